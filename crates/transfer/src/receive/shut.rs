@@ -4,6 +4,7 @@
 //!
 //! A mark in such a directory has its mode, so that it gets that in the end even if this attempt is cut off.
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io::{Error, ErrorKind, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -15,13 +16,14 @@ use cap_fs_ext::{DirExt as _, FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::fs::{Dir, OpenOptions};
 use rustix::fs::{Access, AtFlags, accessat};
 
-use super::remove::names;
 use crate::path::trial_name;
 
 /// For the name of the file that marks a directory.
 const MARK: &str = "mode";
 /// Most bytes of its content that are read.
 const LONGEST_MARK: u64 = 8;
+/// Most entries that are looked at for the reason why one is not removed.
+const MOST_SEARCHED: usize = 1000;
 /// The bits of a mode.
 const ALL: u16 = 0o7777;
 
@@ -98,12 +100,30 @@ pub(super) fn is_shut(directory: &Dir, error: &Error) -> bool {
     error.kind() == ErrorKind::PermissionDenied && is_own_and_shut(directory)
 }
 
-/// True if the directory `name`, or one in it, is this user's and shut.
+/// True if the directory `name`, or one in it, is this user's and shut, as far as a bounded search finds it.
 pub(super) fn holds_shut(directory: &Dir, name: &str) -> bool {
-    directory.open_dir_nofollow(name).is_ok_and(|inner| {
-        let is_one = |name: &std::ffi::OsString| name.to_str().is_some_and(|name| holds_shut(&inner, name));
-        is_own_and_shut(&inner) || names(&inner).is_ok_and(|names| names.iter().any(is_one))
-    })
+    finds_shut(directory, OsStr::new(name), &mut { MOST_SEARCHED })
+}
+
+/// Looks at no more than `left` entries, and counts them down.
+fn finds_shut(directory: &Dir, name: &OsStr, left: &mut usize) -> bool {
+    let Ok(inner) = directory.open_dir_nofollow(name) else { return false };
+    if is_own_and_shut(&inner) {
+        return true;
+    }
+    let Ok(entries) = inner.entries() else { return false };
+    for entry in entries.map_while(Result::ok) {
+        if *left == 0 {
+            return false;
+        }
+        *left -= 1;
+        // Some file systems do not list the kinds of entries.
+        let may_be_one = entry.file_type().is_ok_and(|kind| !kind.is_file() && !kind.is_symlink());
+        if may_be_one && finds_shut(&inner, &entry.file_name(), left) {
+            return true;
+        }
+    }
+    false
 }
 
 fn is_own_and_shut(directory: &Dir) -> bool {
@@ -141,6 +161,18 @@ fn set_mode(directory: &Dir, mode: u16) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_search_for_a_shut_directory_has_an_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let innermost = temp.path().join("a/b/c");
+        std::fs::create_dir_all(&innermost).unwrap();
+        std::fs::set_permissions(innermost, Permissions::from_mode(0o555)).unwrap();
+        let directory = Dir::open_ambient_dir(temp.path(), cap_std::ambient_authority()).unwrap();
+        assert!(holds_shut(&directory, "a"));
+        assert!(finds_shut(&directory, OsStr::new("a"), &mut 2));
+        assert!(!finds_shut(&directory, OsStr::new("a"), &mut 1));
+    }
 
     #[test]
     fn a_command_for_the_operator_is_one_word_after_its_options_whatever_path_a_client_chose() {
