@@ -149,7 +149,7 @@ pub(super) fn opening(path: &Path, options: &str) -> String {
     let path = Escaped(if path.is_empty() { "." } else { &path }).to_string();
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._/".contains(letter);
     let path = if path.chars().all(is_plain) { path } else { format!("'./{}'", path.replace('\'', r"'\''")) };
-    format!("`chmod {options}u+w {path}` in the shared folder")
+    format!("`chmod {options}u+rwX {path}` in the shared folder")
 }
 
 fn set_mode(directory: &Dir, mode: u16) -> std::io::Result<()> {
@@ -177,10 +177,10 @@ mod tests {
     #[test]
     fn a_command_for_the_operator_is_one_word_after_its_options_whatever_path_a_client_chose() {
         let command = |path: &str| opening(Path::new(path), "");
-        assert_eq!(command("a/b.c"), "`chmod u+w a/b.c` in the shared folder");
-        assert_eq!(command(""), "`chmod u+w .` in the shared folder");
-        assert_eq!(command("-R"), "`chmod u+w './-R'` in the shared folder");
+        assert_eq!(command("a/b.c"), "`chmod u+rwX a/b.c` in the shared folder");
+        assert_eq!(command(""), "`chmod u+rwX .` in the shared folder");
+        assert_eq!(command("-R"), "`chmod u+rwX './-R'` in the shared folder");
         let nasty = command("a'; rm b\n`c`");
-        assert_eq!(nasty, r"`chmod u+w './a'\''; rm b\u{a}`c`'` in the shared folder");
+        assert_eq!(nasty, r"`chmod u+rwX './a'\''; rm b\u{a}`c`'` in the shared folder");
     }
 }

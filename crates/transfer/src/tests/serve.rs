@@ -408,16 +408,16 @@ fn a_directory_that_the_operator_shut_stays_shut_for_clients_who_may_write() {
             "the server may not write into {place}; its operator runs `chmod {command}` in the shared folder"
         )
     };
-    let into = || at("its directory", "u+w shut");
+    let into = || at("its directory", "u+rwX shut");
     let stays = |why: &str| format!("it cannot be removed: {why}");
-    let beside = || stays(&at("its directory", "u+w keep"));
+    let beside = || stays(&at("its directory", "u+rwX keep"));
     let reasons = [
         vec![("shut/new", into()), ("shut/sub", into()), ("shut/to new", into())],
         vec![
-            ("gone", stays(&at("a directory there", "-R u+w gone"))),
+            ("gone", stays(&at("a directory there", "-R u+rwX gone"))),
             ("keep/x", beside()),
             ("keep/y", beside()),
-            ("shut", stays(&at("a directory there", "-R u+w shut"))),
+            ("shut", stays(&at("a directory there", "-R u+rwX shut"))),
             // It is another user's: no command of the operator's would help.
             ("theirs/z", stays("Permission denied (os error 13)")),
         ],
