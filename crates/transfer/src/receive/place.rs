@@ -83,7 +83,8 @@ impl Planner {
             }
             Err(error) => {
                 let shut = self.tree.why_shut(parent, &error);
-                let may_be_made = self.tree.directory(parent).is_ok_and(|parent| !parent.exists(name));
+                let may_be_made =
+                    self.tree.directory(parent).is_ok_and(|parent| parent.symlink_metadata(name).is_err());
                 let why = if may_be_made { cannot_make } else { cannot_enter };
                 self.report.fail_io(path, &error, |error| shut.unwrap_or_else(|| why(error)));
                 None

@@ -414,3 +414,19 @@ async fn what_is_in_a_directory_that_could_not_be_made_fails_for_that() {
     let expected = ["d/e: Read-only file system (os error 30)", "d/e/x: its directory could not be made"];
     assert_eq!(told, expected);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_in_the_place_of_a_directory_is_not_followed_wherever_it_leads() {
+    for text in ["missing", "/", ".."] {
+        let (_temp, from, to) = directories(&[("d/e/x", b"x")]);
+        fs::create_dir(to.join("d")).unwrap();
+        symlink(text, to.join("d/e")).unwrap();
+        let received = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await.1;
+        let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+        let told = failures[0].to_string();
+        assert!(
+            told.starts_with("d/e: its directory cannot be used (links are not followed): "),
+            "{text}: {told}"
+        );
+    }
+}
