@@ -261,9 +261,13 @@ impl Report {
 
     /// Why a copy must remove nothing: a file failed, or new names are not safe from a crash. `None` otherwise.
     pub fn why_unsafe(&self) -> Option<&'static str> {
+        self.has_failed().then_some("not everything has arrived").or_else(|| self.why_unsynced())
+    }
+
+    /// Why new names are not safe from a crash; `None` if they are.
+    pub fn why_unsynced(&self) -> Option<&'static str> {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_unsynced = inner.unsynced.is_some().then_some("the names of what arrived may be lost");
-        (inner.failed > 0).then_some("not everything has arrived").or(is_unsynced)
+        inner.unsynced.is_some().then_some("the names of what arrived may be lost")
     }
 
     /// True if a file failed, at either end.

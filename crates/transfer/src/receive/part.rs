@@ -13,7 +13,7 @@ use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, Metadata, OpenOptions};
 
 use super::job::{FileJob, Keeping};
-use super::remove::clear;
+use super::remove::{Clearing, clear};
 use crate::attributes::{self, Attributes};
 #[cfg(test)]
 use crate::hash::BLOCK;
@@ -213,7 +213,8 @@ impl PartFile {
     /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
     pub fn place(self, job: &FileJob, report: &Report) -> io::Result<()> {
         if let Some(shut) = job.clears {
-            clear(&self.directory, &job.name, report, shut)?;
+            let clearing = Clearing { report, shut, why_unsafe: report.why_unsafe() };
+            clear(&self.directory, &job.name, clearing)?;
         }
         if job.replace {
             self.directory.rename(&self.name, &self.directory, &job.name)

@@ -9,10 +9,20 @@ use cap_std::fs::{Dir, Metadata};
 use super::shut::{Shut, open_up, shut_again};
 use crate::report::Report;
 
+/// How a directory is removed for its replacement.
+#[derive(Clone, Copy)]
+pub(super) struct Clearing<'a> {
+    pub report: &'a Report,
+    pub shut: Shut,
+    /// Why it must stay, if it must.
+    pub why_unsafe: Option<&'static str>,
+}
+
 /// Removes the directory `name`, whose replacement is complete, unless something is not safe by then.
-pub(super) fn clear(directory: &Dir, name: &str, report: &Report, shut: Shut) -> io::Result<()> {
+pub(super) fn clear(directory: &Dir, name: &str, clearing: Clearing<'_>) -> io::Result<()> {
+    let Clearing { report, shut, why_unsafe } = clearing;
     let Some(found) = directory.symlink_metadata(name).ok().filter(Metadata::is_dir) else { return Ok(()) };
-    if let Some(why) = report.why_unsafe() {
+    if let Some(why) = why_unsafe {
         return Err(io::Error::other(format!("a directory stays there, because {why}")));
     }
     let removed = remove(directory, name, &found, shut)?;

@@ -5,17 +5,15 @@ use std::io;
 use cap_std::fs::Dir;
 
 use super::part::PartFile;
-use super::remove::clear;
-use super::shut::Shut;
+use super::remove::{Clearing, clear};
 use crate::path::part_name;
-use crate::report::Report;
 
 /// Puts a link in the place of `name`, which stays if the link cannot be made. With `clears`, removes a directory.
 pub(super) fn replace_with_link(
     directory: &Dir,
     text: &str,
     name: &str,
-    clears: Option<(&Report, Shut)>,
+    clears: Option<Clearing<'_>>,
 ) -> io::Result<()> {
     let part = part_name(name);
     PartFile::discard(directory, name)?;
@@ -23,7 +21,7 @@ pub(super) fn replace_with_link(
         directory.remove_file(&part)?;
     }
     create_link(directory, text, &part)?;
-    let cleared = clears.map_or(Ok(()), |(report, shut)| clear(directory, name, report, shut));
+    let cleared = clears.map_or(Ok(()), |clearing| clear(directory, name, clearing));
     cleared.and_then(|()| directory.rename(&part, directory, name)).inspect_err(|_| {
         // The first error counts.
         let _ = directory.remove_file(&part);

@@ -21,6 +21,7 @@ use super::job::DirectoryEnd;
 use super::leftovers::Leftovers;
 use super::links::are_possible;
 use super::part::{cannot_sync, set_mode, set_modified, system_time};
+use super::remove::Clearing;
 use super::shut::{Shut, holds_shut, is_shut, opening, unmark};
 use super::symlink::replace_with_link;
 use crate::error::{TransferError, is_disk_full};
@@ -272,13 +273,14 @@ impl TargetTree {
     }
 
     /// Puts staged links in the place of directories, which stay unless all else is safe.
-    fn end_staging_links(&mut self, report: &Report) {
+    fn end_staging_links(&mut self, report: &Report, why_unsafe: Option<&'static str>) {
         let staged = std::mem::take(&mut self.staged().links);
         for (path, text) in &staged {
             let (parent, name) = path.split();
-            // This looks once more whether all else is safe.
+            let why_unsafe = why_unsafe.or_else(|| report.why_unsynced());
+            let clearing = Clearing { report, shut: self.shut, why_unsafe };
             let replaced = self.directory(parent).and_then(|parent| {
-                replace_with_link(&parent, text, name, Some((report, self.shut)))?;
+                replace_with_link(&parent, text, name, Some(clearing))?;
                 sync_or_note(&parent, path.split().0, report)
             });
             match replaced {
@@ -293,11 +295,11 @@ impl TargetTree {
 
     /// Removes the files whose names staged directories are to have, and renames those. The files stay unless all else is
     /// safe.
-    fn end_staging(&mut self, report: &Report) {
+    fn end_staging(&mut self, report: &Report, why_unsafe: Option<&'static str>) {
         let staged = self.staged().directories.clone();
         // Children first: the paths to them have the names that their parents have until then.
         for path in staged.iter().rev().filter_map(|path| RelPath::parse(path).ok()) {
-            if let Some(why) = report.why_unsafe() {
+            if let Some(why) = why_unsafe.or_else(|| report.why_unsynced()) {
                 report.fail(&path, format!("a file of this name stays, because {why}"));
                 continue;
             }
@@ -363,8 +365,10 @@ impl TargetTree {
             let panicked = |_| Err(TransferError::protocol("a sync thread panicked"));
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
         })?;
-        self.end_staging_links(report);
-        self.end_staging(report);
+        // What fails from here on has arrived, and keeps nothing else from its place.
+        let why_unsafe = report.why_unsafe();
+        self.end_staging_links(report, why_unsafe);
+        self.end_staging(report, why_unsafe);
         Ok(())
     }
 
