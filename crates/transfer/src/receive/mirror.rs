@@ -1,11 +1,13 @@
 //! Keeps the target a copy of the share: what is unchanged stays, and what the share does not have is removed on request.
 //!
-//! A file of the same length and time counts as unchanged, as with rsync; its content is compared on request. Removal comes
-//! last, and only when everything else has arrived: an unreadable directory at the sender must not empty its copy.
+//! A file of the same length and time counts as unchanged, as with rsync; its content is compared on request, or if the time
+//! has lost its fraction of a second. Removal comes last, and only when everything else has arrived: an unreadable directory
+//! at the sender must not empty its copy.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
+use std::time::SystemTime;
 
 use cap_std::fs::{Dir, Metadata};
 
@@ -20,7 +22,7 @@ use super::target::{TargetTree, sync_or_note};
 use crate::attributes;
 use crate::error::TransferError;
 use crate::hash::MOST_COMPARED;
-use crate::manifest::Entry;
+use crate::manifest::{Entry, ModifiedTime};
 use crate::path::{RelPath, is_part_name, part_name};
 use crate::report::Report;
 
@@ -38,7 +40,7 @@ impl Planner {
     pub(super) fn may_be_alike(&self, job: &FileJob, found: &Metadata) -> bool {
         let may_differ = || {
             let may_end_there = match job.meta.size {
-                Some(size) => found.len() < size && has_time(job, found),
+                Some(size) => found.len() < size && has_second(job, found),
                 None => found.len() <= MOST_COMPARED,
             };
             self.compares_all && !job.is_stream() && may_end_there
@@ -61,8 +63,9 @@ impl Planner {
             return;
         }
         let mode = job.meta.mode & self.tree.mode_mask();
-        let is_current = has_time(job, &found) && has_mode(&found, mode);
-        if is_current && !self.attributes.contains_key(&job.index) {
+        let is_current = has_second(job, &found) && has_mode(&found, mode);
+        let is_attributed = self.attributes.contains_key(&job.index);
+        if is_current && has_time(job, &found) && !is_attributed {
             return;
         }
         let renewed = open(directory, &job.name).and_then(|file| {
@@ -75,6 +78,8 @@ impl Planner {
         });
         match renewed {
             Ok(()) => self.report.add(|summary| summary.updated += u64::from(!is_current)),
+            // The fraction of a second only spares the next comparison.
+            Err(_) if is_current && !is_attributed => {}
             Err(error) => self.report.note("store the time and mode", &job.path, &error),
         }
     }
@@ -177,12 +182,21 @@ fn aliases<'a>(
     others.filter_map(|name| Some((*name, directory.symlink_metadata(name).ok()?))).collect()
 }
 
-/// True if the file has the listed time; on file systems without fractions of seconds, the same second.
+/// True if the file has the listed time to the fraction of a second.
 fn has_time(job: &FileJob, found: &Metadata) -> bool {
-    let Some(listed) = job.meta.modified else { return false };
-    let Some(found) = found.modified().ok().map(cap_std::time::SystemTime::into_std) else { return false };
-    let whole = system_time(crate::manifest::ModifiedTime { nanoseconds: 0, ..listed });
-    system_time(listed) == Some(found) || whole == Some(found)
+    times(job, found).is_some_and(|(listed, found)| system_time(listed) == Some(found))
+}
+
+/// True if the file has the listed time, or its second without the fraction, as on file systems that store none. The content
+/// may have changed within that second.
+fn has_second(job: &FileJob, found: &Metadata) -> bool {
+    let is_whole = |(listed, found)| system_time(ModifiedTime { nanoseconds: 0, ..listed }) == Some(found);
+    has_time(job, found) || times(job, found).is_some_and(is_whole)
+}
+
+/// The listed time of a file, and the one found.
+fn times(job: &FileJob, found: &Metadata) -> Option<(ModifiedTime, SystemTime)> {
+    Some((job.meta.modified?, found.modified().ok()?.into_std()))
 }
 
 fn has_mode(found: &Metadata, mode: u16) -> bool {

@@ -1,9 +1,10 @@
 //! Files whose names are taken.
 
 use std::fs;
+use std::time::{Duration, SystemTime};
 
 use super::{directories, directory, names, share, transfer, transfer_into};
-use crate::{Conflict, ReceiveOptions, Summary, TransferError};
+use crate::{Conflict, Mirror, ReceiveOptions, Summary, TransferError};
 
 /// Receives d/{same, other, longer, new}; the first three already exist, but only `same` is identical.
 async fn into_taken(
@@ -174,4 +175,28 @@ async fn existing_directories_keep_their_mode() {
     fs::set_permissions(to.join("d"), fs::Permissions::from_mode(0o755)).unwrap();
     transfer_into(&share(&from.join("d")), &to).await;
     assert_eq!(fs::metadata(to.join("d")).unwrap().permissions().mode() & 0o777, 0o755);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_compares_files_whose_times_have_lost_the_fraction_of_a_second() {
+    let (_temp, from, to) = directories(&[("d/edited", b"new"), ("d/same", b"same")]);
+    fs::create_dir(to.join("d")).unwrap();
+    let second = SystemTime::UNIX_EPOCH + Duration::from_secs(1_400_000_000);
+    for (name, old) in [("edited", "old"), ("same", "same")] {
+        let copy = to.join("d").join(name);
+        fs::write(&copy, old).unwrap();
+        for (path, time) in [(from.join("d").join(name), second + Duration::from_millis(500)), (copy, second)]
+        {
+            fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+        }
+    }
+    let mirror = Some(Mirror { delete: false, by_content: false });
+    let options = ReceiveOptions { mirror, ..ReceiveOptions::default() };
+    let run = async || transfer(&share(&from.join("d")), directory(&to), &options).await.1.unwrap();
+    let summary = run().await;
+    assert_eq!((summary.files, summary.skipped, summary.unchecked, summary.updated), (1, 1, 0, 0));
+    assert_eq!(fs::read(to.join("d/edited")).unwrap(), b"new");
+    // With the fraction, which this file system stores, there is nothing to compare.
+    let summary = run().await;
+    assert_eq!((summary.files, summary.skipped, summary.unchecked), (0, 2, 2));
 }

@@ -228,6 +228,32 @@ async fn without_hard_links_further_names_are_copies_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_edit_within_the_second_of_the_last_copy_arrives_on_exfat_and_nothing_else_is_fetched() {
+    let (temp, from, _) = directories(&[("d/edited", b"old"), ("d/same", b"same")]);
+    let types = ["exfat", "exfat-fuse"];
+    let Some(exfat) = mount_image(&temp.path().join("exfat"), &["mkfs.exfat"], &types) else { return };
+    let to = exfat.0.join("to");
+    let options = ReceiveOptions {
+        mirror: Some(Mirror { delete: true, by_content: false }),
+        ..ReceiveOptions::default()
+    };
+    let edit = |name, content, milliseconds| {
+        let path = from.join("d").join(name);
+        fs::write(&path, content).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(old() + Duration::from_millis(milliseconds)).unwrap();
+    };
+    edit("same", "same", 200);
+    for (content, arrived) in [("old", 2), ("new", 1), ("new", 0)] {
+        edit("edited", content, if content == "old" { 200 } else { 700 });
+        let (_, received) = transfer(&share(&from.join("d")), directory(&to), &options).await;
+        let summary = received.unwrap();
+        assert_eq!(summary.files, arrived, "{summary:?}");
+        assert_eq!(fs::read_to_string(to.join("d/edited")).unwrap(), content);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ntfs_holds_everything() {
     let (temp, from, _) = directories(&[("d/x", b"x")]);
     let make = ["mkfs.ntfs", "-F", "-Q", "-q"];
