@@ -2,8 +2,9 @@
 
 use super::listing::{Listing, unreadable};
 use crate::attributes;
-use crate::manifest::{EntryKind, LeftOut};
+use crate::manifest::{Entry, EntryKind, LeftOut};
 use crate::path::RelPath;
+use crate::report::Report;
 
 impl Listing {
     /// Reads the extended attributes of all files and directories.
@@ -23,6 +24,17 @@ impl Listing {
                     let reason = error.to_string().into();
                     self.left_out.push(LeftOut { path: path.into(), reason, missed: false });
                 }
+            }
+        }
+    }
+
+    /// Notes the directories whose extended attributes are not sent. Files are noted when they are read.
+    pub(super) fn note_directories(&self, report: &Report) {
+        let is_directory = |entry: &Entry| matches!(entry.kind, EntryKind::Directory { .. });
+        let directories = self.entries.iter().enumerate().filter(|(_, entry)| is_directory(entry));
+        for (index, entry) in directories.filter(|_| !self.has_attributes()) {
+            if self.open_entry(index).is_ok_and(|directory| attributes::exist(&directory)) {
+                report.drop_attributes(&entry.path);
             }
         }
     }

@@ -120,7 +120,9 @@ async fn serve<C: Connection>(
     if !listing.has_links() {
         report.copy_links(listing.links.len());
     }
-    show_list(control, &listing).await?;
+    let (noted, shown) =
+        tokio::join!(note_directories(share, &listing, report), show_list(control, &listing));
+    noted.and(shown)?;
     // It must not be taken for the stream of another request.
     let eager = match control.is_peer_eager() {
         true => Some(timeout(GREETING, connection.accept()).await.map_err(|_| stalled(GREETING))?),
@@ -208,6 +210,21 @@ pub(crate) async fn list(share: &Share) -> Result<Arc<Listing>, TransferError> {
         listed
     });
     listed.await.map_err(|error| TransferError::Connection(error.into()))?
+}
+
+/// Notes the directories whose extended attributes the receiver does not get.
+async fn note_directories(
+    share: &Share,
+    listing: &Arc<Listing>,
+    report: &Report,
+) -> Result<(), TransferError> {
+    let turn = share.turns().next(false).await;
+    let (listing, report) = (Arc::clone(listing), report.clone());
+    let noted = spawn_blocking(move || {
+        listing.note_directories(&report);
+        drop(turn);
+    });
+    noted.await.map_err(|error| TransferError::Connection(error.into()))
 }
 
 /// Sends a list.

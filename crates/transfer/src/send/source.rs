@@ -282,6 +282,8 @@ impl Source {
         self.progress.set_stream(matches!(file, Opened::Stream(_)));
         if let Opened::File(file) = &file
             && !self.listing.has_attributes()
+            // Otherwise it was noted when it was compared.
+            && !self.hashed.has(index)
             && attributes::exist(file)
         {
             self.report.drop_attributes(path);

@@ -92,7 +92,7 @@ async fn a_server_sends_attributes_on_request_and_a_mirror_keeps_them() {
         let options = ReceiveOptions { attributes, ..Default::default() };
         pull_with(&folders, (&wanted, &copy), options).await.unwrap()
     };
-    let told = "the server says: the extended attributes of a are left out; `--xattrs` keeps them";
+    let told = "the server says: the extended attributes of 2 files and directories (d, ...) are left out; `--xattrs` keeps them";
     assert_eq!(pull(false).await.warnings, [told]);
     assert_eq!(attribute(&copy.join("a"), "user.tag"), None);
     // The file stays as it is and gets them.
@@ -105,5 +105,16 @@ async fn a_server_sends_attributes_on_request_and_a_mirror_keeps_them() {
     store(&folders, Rights::Write, &place, &share(&copy.join("d")).with_attributes()).await.unwrap();
     assert_eq!(attribute(&folder.join("new/d/b"), "user.tag"), Some(b"here".to_vec()));
     let summary = store(&folders, Rights::Write, &place, &share(&copy.join("a"))).await.unwrap();
-    assert_eq!(summary.warnings, ["the extended attributes of a are left out; `--xattrs` keeps them"]);
+    let told = "the extended attributes of a are left out; `--xattrs` keeps them";
+    assert_eq!(summary.warnings, [told]);
+    // One that is compared first counts once.
+    fs::write(copy.join("a"), b"b").unwrap();
+    let place = Place::in_directory("pub/new", crate::Conflict::Overwrite).unwrap();
+    let summary = store(&folders, Rights::Write, &place, &share(&copy.join("a"))).await.unwrap();
+    assert_eq!((summary.files, summary.warnings), (1, vec![told.to_owned()]));
+    // A directory counts, even without files.
+    fs::create_dir(copy.join("d/e")).unwrap();
+    set(&copy.join("d/e"), "user.tag", b"empty");
+    let summary = store(&folders, Rights::Write, &place, &share(&copy.join("d/e"))).await.unwrap();
+    assert_eq!(summary.warnings, ["the extended attributes of e are left out; `--xattrs` keeps them"]);
 }
