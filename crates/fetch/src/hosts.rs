@@ -58,6 +58,12 @@ impl Hosts {
         }
     }
 
+    /// Whether an answer leaves out the version that its host gave before.
+    pub fn is_version_lost(&self, version: &Validator) -> bool {
+        let further = version.host().and_then(|host| self.others.get(host)).and_then(Option::as_ref);
+        further.unwrap_or(&self.own).is_lost_in(version)
+    }
+
     /// Notes whether a further host has the file.
     pub fn note(&mut self, version: Validator, has_file: bool) {
         if let Some(host) = version.host().filter(|host| self.own.host() != Some(*host)).map(str::to_owned)

@@ -264,6 +264,34 @@ async fn a_file_that_changes_is_fetched_anew() {
 }
 
 #[tokio::test]
+async fn parts_without_the_version_of_the_first_are_not_mixed_with_it() {
+    let (tag, time, date) = ("ETag", "Last-Modified", ("Date", LATE.to_owned()));
+    let cases = [
+        (vec![(tag, "\"0\"".to_owned())], vec![]),
+        (vec![(tag, "\"0\"".to_owned())], vec![(time, LATE.to_owned())]),
+        (vec![(time, EARLY.to_owned()), date.clone()], vec![date]),
+    ];
+    for (first, later) in cases {
+        for after in [1, 2] {
+            let contents = [noise(SIZE, 7), noise(SIZE, 8)];
+            let (content, versions) = (contents[1].clone(), [first.clone(), later.clone()]);
+            let server = Server::start(move |request| {
+                let which = usize::from(request.number >= after);
+                let response = Response::right(request, &contents[which]);
+                versions[which].iter().fold(response, |response, (name, value)| response.with(name, value))
+            });
+            let place = Place::new(&[server.url("/a")]);
+            let (_, notes) = place.fetch_with_notes().await;
+            assert!(place.content() == content, "wrong bytes after {first:?} and {later:?}");
+            assert!(
+                notes.iter().any(|note| note.contains("does not say of which version its parts are")),
+                "{notes:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn one_page_in_place_of_the_file_does_not_cost_the_bytes_that_came() {
     let (content, shown) = (noise(SIZE, 24), AtomicUsize::new(0));
     let server = Server::changed(&content, move |request, right| {

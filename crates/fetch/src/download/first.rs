@@ -29,6 +29,17 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// A server that sends so many bytes before it breaks off is used.
 const LEAST: usize = 4096;
 
+/// What is asked for first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// The first bytes alone.
+    Short,
+    /// A part from the beginning that may go on to the end.
+    Long,
+    /// Everything in one answer that is no part.
+    Whole,
+}
+
 /// The first answer of a source.
 pub(super) enum First {
     /// The server sends parts.
@@ -89,18 +100,18 @@ pub(super) struct FirstPart {
     pub(super) stream: Option<Stream>,
 }
 
-/// Asks for the first bytes until they come or there is no hope. `is_long`: the same answer is to bring the whole file.
+/// Asks for the first bytes until they come or there is no hope.
 /// Reports each attempt through `serves`, which becomes true when a route to the mirror has an answer.
 pub(super) async fn open(
     opened: &Opened,
     progress: &Progress,
-    is_long: bool,
+    shape: Shape,
     serves: &watch::Sender<bool>,
 ) -> Result<First, Trouble> {
     let source = &opened.source;
     let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms));
     loop {
-        let first = timeout(PATIENCE, first_bytes(source, is_long)).await;
+        let first = timeout(PATIENCE, first_bytes(source, shape)).await;
         serves.send_modify(|serves| *serves |= matches!(first, Ok(Ok(_))));
         let refusal = match first.unwrap_or_else(|_| Err(failed("the first bytes do not come"))) {
             Ok(first) => return Ok(first),
@@ -145,8 +156,13 @@ fn failed(why: &str) -> Refusal {
     Refusal::Trouble(Trouble::Failed(why.to_owned()))
 }
 
-async fn first_bytes(source: &Source, is_long: bool) -> Result<First, Refusal> {
+async fn first_bytes(source: &Source, shape: Shape) -> Result<First, Refusal> {
     let mut connection = source.connection();
+    if shape == Shape::Whole && source.mirror.scheme().is_http() {
+        let answer = whole(source, &mut connection).await?;
+        return Ok(looked_at(answer, connection).await);
+    }
+    let is_long = shape != Shape::Short;
     let wanted = Wanted { range: Some(0..if is_long { u64::MAX } else { PROBE }), size: None };
     let mut answer = match source.ask(&mut connection, &wanted).await {
         Err(Refusal::NoSuchBytes(Some(0))) => {

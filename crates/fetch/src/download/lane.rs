@@ -1,6 +1,7 @@
 //! A lane: a connection that fetches one range after the other, as the planner says.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ pub(super) struct Shared {
     pub(super) size: u64,
     /// News of the lanes for people.
     pub(super) notes: Mutex<Vec<String>>,
+    /// Lanes that gave up a source because its file changed, and whose end is not dealt with.
+    pub(super) changes: AtomicUsize,
 }
 
 impl Shared {
@@ -174,6 +177,9 @@ pub(super) async fn run(shared: &Shared, active: &Active, lane: LaneId) -> Resul
 fn leave(shared: &Shared, active: &Active, lane: LaneId) -> Result<(), Halt> {
     let mut planner = shared.planner();
     let was_out = matches!(planner.standing(active.id), Standing::Out(_));
+    if !was_out {
+        shared.changes.fetch_add(1, Ordering::SeqCst);
+    }
     let why = "its file is another one now".to_owned();
     planner.on_end(lane, Some(Trouble::Useless(why)), shared.now());
     planner.close_lane(lane);
@@ -294,7 +300,7 @@ impl Request<'_> {
         // It fits: at most the length of the piece is taken.
         let wanted = bytes.slice(..taken.len as usize);
         stream.take(taken.len, bytes.slice(taken.len as usize..));
-        self.active.bytes.fetch_add(taken.len, std::sync::atomic::Ordering::Relaxed);
+        self.active.bytes.fetch_add(taken.len, Ordering::Relaxed);
         if !wanted.is_empty() {
             let piece = Piece { origin: self.active.origin.clone(), at: taken.at, bytes: wanted };
             shared.store.write(piece).await.map_err(Halt::Disk)?;

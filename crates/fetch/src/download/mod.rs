@@ -123,6 +123,8 @@ struct Context<'a> {
     excluded: Mutex<Vec<usize>>,
     /// The file began as something else than a web page, so a page is not the file.
     is_no_page: AtomicBool,
+    /// A server left the version of the file out of an answer, so one answer has to bring everything.
+    takes_whole: AtomicBool,
 }
 
 impl Context<'_> {
@@ -157,6 +159,7 @@ pub async fn fetch(
         is_patient: AtomicBool::new(false),
         excluded: Mutex::default(),
         is_no_page: AtomicBool::new(false),
+        takes_whole: AtomicBool::new(false),
     };
     let mut beginnings = 1;
     loop {

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::first::{First, FirstPart, OTHER_CONTENT, PATIENCE, open};
+use super::first::{First, FirstPart, OTHER_CONTENT, PATIENCE, Shape, open};
 use super::{Context, PROBE, PROVES};
 use crate::error::{FetchError, Tried};
 use crate::plan::Trouble;
@@ -126,13 +126,18 @@ impl Opening {
             if is_first {
                 ahead.push(Ahead { mirror, is_long, serves: serves.clone() });
             }
+            let shape = match is_long {
+                _ if context.takes_whole.load(Ordering::Relaxed) => Shape::Whole,
+                true => Shape::Long,
+                false => Shape::Short,
+            };
             let turn = first.filter(|first| first.is_long).map(|first| first.serves.subscribe());
             self.pending.spawn(async move {
                 if let Some(mut turn) = turn {
                     // A server that allows few requests answers the first route.
                     let _ = timeout(TURN, turn.changed()).await;
                 }
-                let first = open(&opened, &progress, is_long, &serves).await;
+                let first = open(&opened, &progress, shape, &serves).await;
                 (opened, first)
             });
         }

@@ -1,6 +1,6 @@
 //! A file in parts: lanes come and go as the planner says, and the journal follows.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +81,7 @@ impl Context<'_> {
             begin: self.begin,
             size: part.size,
             notes: Mutex::default(),
+            changes: AtomicUsize::new(0),
         };
         let mut run = Run {
             context: self,
@@ -237,7 +238,9 @@ impl Run<'_> {
             if !self.shared.planner().any_works() {
                 self.opening.widen(self.context);
             }
-            if self.shared.planner().is_stuck(self.shared.now()) && self.opening.is_over() {
+            // A lane that gave up its source because the file changed says so before the download is given up.
+            let is_stuck = self.shared.planner().is_stuck(self.shared.now());
+            if is_stuck && self.opening.is_over() && self.shared.changes.load(Ordering::SeqCst) == 0 {
                 return Err(self.failure().into());
             }
             tokio::select! {
@@ -331,7 +334,10 @@ impl Run<'_> {
     fn on_lane_end(&mut self, ended: Result<Result<(), Halt>, JoinError>) -> Result<(), Ended> {
         match ended {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(Halt::Changed(source))) => self.on_change(&source),
+            Ok(Err(Halt::Changed(source))) => {
+                self.shared.changes.fetch_sub(1, Ordering::SeqCst);
+                self.on_change(&source)
+            }
             Ok(Err(Halt::Disk(error))) => {
                 Err(FetchError::file("write", &self.context.job.target, error).into())
             }
@@ -350,6 +356,10 @@ impl Run<'_> {
             active.source.mirror != changed.mirror && !matches!(planner.standing(active.id), Standing::Out(_))
         };
         if !self.active.iter().any(is_of_use) {
+            if changed.is_version_lost() {
+                self.context.takes_whole.store(true, Ordering::Relaxed);
+                return Err(Ended::Again(FetchError::Unversioned));
+            }
             return Err(Ended::Again(FetchError::Changed));
         }
         self.context

@@ -1,5 +1,6 @@
 //! A file from a server without ranges: one connection from the beginning to the end.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -37,6 +38,8 @@ impl Context<'_> {
             self.note_unused(self.mirror(from.index));
         }
         let why = if answer.body.is_packed() { "compresses the file" } else { "sends no parts" };
+        let is_unversioned = self.takes_whole.load(Ordering::Relaxed);
+        let why = if is_unversioned { "does not say of which version its parts are" } else { why };
         self.progress
             .note(format!("the server {why}: one connection fetches the file, and it cannot be resumed"));
         let came = tokio::select! {

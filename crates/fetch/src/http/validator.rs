@@ -99,6 +99,18 @@ impl Validator {
         self.host == other.host && own.is_some() && own == others
     }
 
+    /// Whether the server says nothing of the file's version.
+    pub fn is_empty(&self) -> bool {
+        self.tag.is_none() && self.modified.is_none()
+    }
+
+    /// Whether `other`, from the same HTTP server, leaves out what this one says of the version.
+    pub fn is_lost_in(&self, other: &Self) -> bool {
+        let has_tags = self.tag.is_some() && other.tag.is_some();
+        let has_times = self.modified.is_some() && other.modified.is_some();
+        self.host.is_some() && self.host == other.host && !self.is_empty() && !has_tags && !has_times
+    }
+
     /// Whether `other` is of the same version.
     pub fn compare(&self, other: &Self) -> Same {
         if self.host.as_ref().zip(other.host.as_ref()).is_some_and(|(one, another)| one != another) {
@@ -159,6 +171,23 @@ mod tests {
         let [one, same, other] =
             ["W/\"a\"", "W/\"a\"", "W/\"b\""].map(|tag| validator(Some(tag), None, LATE));
         assert_eq!((one.compare(&same), one.compare(&other)), (Same::Unknown, Same::No));
+    }
+
+    #[test]
+    fn an_answer_without_anything_to_compare_loses_the_version() {
+        let of = |tag, modified| validator(tag, modified, LATE).of_host("near".to_owned());
+        let (tag, weak, time) = (Some("\"a\""), Some("W/\"a\""), Some(EARLY));
+        for (known, answer) in
+            [((tag, None), (None, None)), ((tag, None), (None, time)), ((None, time), (None, None))]
+        {
+            assert!(of(known.0, known.1).is_lost_in(&of(answer.0, answer.1)), "{known:?} {answer:?}");
+        }
+        for (known, answer) in
+            [((tag, time), (None, time)), ((weak, None), (weak, None)), ((None, None), (None, None))]
+        {
+            assert!(!of(known.0, known.1).is_lost_in(&of(answer.0, answer.1)), "{known:?} {answer:?}");
+        }
+        assert!(!of(tag, None).is_lost_in(&Validator::default().of_host("far".to_owned())));
     }
 
     #[test]

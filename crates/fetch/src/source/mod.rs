@@ -69,6 +69,8 @@ struct Memory {
     hosts: Hosts,
     /// Bytes of the file to compare further hosts with.
     begin: Option<FileBegin>,
+    /// A server gave the version of the file first, and left it out of a later answer.
+    is_version_lost: bool,
 }
 
 impl Memory {
@@ -210,6 +212,12 @@ impl Source {
         self.memory().hosts.own().clone()
     }
 
+    /// Whether the server gave the version of the file first, and left it out of a later answer. Only one answer with
+    /// everything is sure to be of one version then.
+    pub fn is_version_lost(&self) -> bool {
+        self.memory().is_version_lost
+    }
+
     /// Whether the server refused a request because there were too many.
     pub fn was_busy(&self) -> bool {
         self.memory().was_busy
@@ -306,6 +314,9 @@ impl Source {
                     return Ok(Step::Elsewhere);
                 }
             }
+        }
+        if wanted.size.is_some() && self.is_lost(&head.validator, (&verdict, start)) {
+            return Err(Refusal::Changed);
         }
         let answer = |start, size, is_part| Answer {
             start,
@@ -407,6 +418,20 @@ impl Source {
             None => Standing::Fits,
             Some(known) => self.memory().hosts.judge(version, size.is_some_and(|size| size != known)),
         }
+    }
+
+    /// Whether an answer that brings bytes leaves out the version that its host gave before; it is remembered. RFC 9110
+    /// §15.3.7 wants the version in every part: without it, the bytes may be of another one.
+    fn is_lost(&self, version: &Validator, (verdict, start): (&Verdict, u64)) -> bool {
+        let mut memory = self.memory();
+        let brings_bytes = match verdict {
+            Verdict::Part(..) => true,
+            Verdict::Whole(_) => start == 0 || memory.is_plain(),
+            _ => false,
+        };
+        let is_lost = brings_bytes && memory.hosts.is_version_lost(version);
+        memory.is_version_lost |= is_lost;
+        is_lost
     }
 
     /// The condition for a request to `host`: that the file is still the one that the download began with.
