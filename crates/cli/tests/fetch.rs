@@ -212,6 +212,18 @@ fn a_download_goes_through_an_exit() {
     assert!(is_content(&scratch.path("to/file"), &content));
     let progress = String::from_utf8_lossy(&fetched.stdout);
     assert!(progress.contains("\"path\":\"exit\""), "{progress}");
+
+    // A fetch that fails leaves no session at the exit either.
+    let failed = output(&scratch, &["http://10.0.0.1/file", "--exit", ticket]);
+    assert!(!failed.status.success());
+    let clients = || {
+        let mut status = program(&["exit", "status", "--json", "--port", &port]);
+        status.env("HOME", scratch.path("from")).env("XDG_RUNTIME_DIR", scratch.path("from"));
+        let output = status.output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["clients"].clone()
+    };
+    // Sessions whose other end says nothing would stay for two minutes.
+    wait_for("the exit to have no client", || clients().as_array().is_some_and(Vec::is_empty));
 }
 
 /// The server of the tests between namespaces: this test program serves a file when a variable is set.

@@ -88,6 +88,17 @@ fn job(args: &FetchArgs, entry: Entry) -> Result<Job, Failure> {
 async fn fetch_all(args: &FetchArgs, jobs: &[Job], context: &Context) -> Result<(), Failure> {
     interrupt::survive_file_size_limit();
     let routes = Routes::new(args, jobs).await?;
+    let fetched = fetch_over(&routes, args, jobs, context).await;
+    routes.close().await;
+    fetched
+}
+
+async fn fetch_over(
+    routes: &Routes,
+    args: &FetchArgs,
+    jobs: &[Job],
+    context: &Context,
+) -> Result<(), Failure> {
     let options = Options {
         routes: routes.routes.clone(),
         caps: routes.caps.clone(),
@@ -128,7 +139,6 @@ async fn fetch_all(args: &FetchArgs, jobs: &[Job], context: &Context) -> Result<
             Err(error) => failed.push((job.target.clone(), failure(error, job))),
         }
     }
-    routes.close().await;
     summary(args, (&done, failed), begin.elapsed(), context)
 }
 

@@ -13,6 +13,7 @@ use anabranch_node::{Node, keyfile, warn_of_rules_beyond};
 use anabranch_proxy::{ExitDialer, ProxyNotice, session_config};
 use tokio::net::lookup_host;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::FetchArgs;
 use crate::carrier::cap_used_up;
@@ -29,6 +30,8 @@ pub(super) struct Routes {
     /// For each cap, its meter, and its rest as the meter knows it.
     counted: Vec<(Meter, AtomicU64)>,
     node: Option<Node>,
+    /// Hold the sessions with exits.
+    holders: Vec<JoinHandle<()>>,
     /// Why an exit is not dialed any more.
     lost: tokio::sync::Mutex<mpsc::Receiver<Failure>>,
     /// Exits that are still dialed.
@@ -55,6 +58,7 @@ impl Routes {
             caps: Vec::new(),
             counted: Vec::new(),
             node: None,
+            holders: Vec::new(),
             lost: lost.into(),
             _lost_sender: sender,
         };
@@ -69,8 +73,11 @@ impl Routes {
                 found.counted.push((meter, left.into()));
             }
         }
-        if !args.exits.is_empty() {
-            found.add_exits(args, rules).await?;
+        if !args.exits.is_empty()
+            && let Err(failure) = found.add_exits(args, rules).await
+        {
+            found.close().await;
+            return Err(failure);
         }
         if found.routes.is_empty() {
             return Err(Failure::usage("the path rules leave no interface to fetch over"));
@@ -81,12 +88,13 @@ impl Routes {
     async fn add_exits(&mut self, args: &FetchArgs, rules: PathRules) -> Result<(), Failure> {
         let key = keyfile::named_or_usual(args.key.as_deref())?;
         let node = Node::builder().key(key).session(session_config()).path_rules(rules).start().await?;
+        self.node = Some(node.clone());
         for (number, word) in (1..).zip(&args.exits) {
             let name = if args.exits.len() == 1 { "exit".to_owned() } else { format!("exit {number}") };
             let dialer = ExitDialer::new(name.clone());
             let (held, follower) = (node.hold(word.dial().await?, None), dialer.clone());
             let sender = self._lost_sender.clone();
-            tokio::spawn(async move {
+            self.holders.push(tokio::spawn(async move {
                 let error = follower
                     .follow(held, |notice| {
                         if let ProxyNotice::Lost(why) = notice {
@@ -101,10 +109,9 @@ impl Routes {
                 let failure = Failure::new(Kind::Unreachable, format!("{}: {error}", follower.name()));
                 // The command may be over.
                 let _ = sender.send(failure).await;
-            });
+            }));
             self.routes.push(RouteUse { route: Route::Exit(dialer), name, rank: 0, cap: None });
         }
-        self.node = Some(node);
         Ok(())
     }
 
@@ -141,8 +148,12 @@ impl Routes {
         last.unwrap_or_else(|| Failure::local("there is no route"))
     }
 
-    /// Ends the sessions with exits.
+    /// Ends the sessions with exits. Nothing holds them any more then: a holder would dial a new one.
     pub(super) async fn close(self) {
+        for holder in self.holders {
+            holder.abort();
+            let _ = holder.await;
+        }
         if let Some(node) = self.node {
             node.close().await;
         }
