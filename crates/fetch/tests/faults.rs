@@ -284,7 +284,7 @@ async fn parts_without_the_version_of_the_first_are_not_mixed_with_it() {
             let (_, notes) = place.fetch_with_notes().await;
             assert!(place.content() == content, "wrong bytes after {first:?} and {later:?}");
             assert!(
-                notes.iter().any(|note| note.contains("does not say of which version its parts are")),
+                notes.iter().any(|note| note.contains("does not name the version of its parts")),
                 "{notes:?}"
             );
         }

@@ -29,7 +29,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// A server that sends so many bytes before it breaks off is used.
 const LEAST: usize = 4096;
 
-/// What is asked for first.
+/// The extent of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// The first bytes alone.

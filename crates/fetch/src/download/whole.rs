@@ -39,7 +39,7 @@ impl Context<'_> {
         }
         let why = if answer.body.is_packed() { "compresses the file" } else { "sends no parts" };
         let is_unversioned = self.takes_whole.load(Ordering::Relaxed);
-        let why = if is_unversioned { "does not say of which version its parts are" } else { why };
+        let why = if is_unversioned { "does not name the version of its parts" } else { why };
         self.progress
             .note(format!("the server {why}: one connection fetches the file, and it cannot be resumed"));
         let came = tokio::select! {

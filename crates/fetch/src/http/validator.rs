@@ -99,12 +99,12 @@ impl Validator {
         self.host == other.host && own.is_some() && own == others
     }
 
-    /// Whether the server says nothing of the file's version.
+    /// Whether the server named no version of the file.
     pub fn is_empty(&self) -> bool {
         self.tag.is_none() && self.modified.is_none()
     }
 
-    /// Whether `other`, from the same HTTP server, leaves out what this one says of the version.
+    /// Whether `other`, from the same HTTP server, has no field to compare with those of this one.
     pub fn is_lost_in(&self, other: &Self) -> bool {
         let has_tags = self.tag.is_some() && other.tag.is_some();
         let has_times = self.modified.is_some() && other.modified.is_some();

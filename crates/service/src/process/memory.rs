@@ -44,7 +44,7 @@ pub async fn give_back_unused() {
 /// Decides when memory is returned.
 #[derive(Debug, Default)]
 struct Keeper {
-    /// What was free and could not be returned: single bytes between others that are in use.
+    /// Free memory that could not be returned: it lies between pieces that are in use.
     kept: u64,
 }
 
@@ -171,7 +171,7 @@ mod tests {
         assert!(!keeper.gives_back(15 * MIB) && keeper.gives_back(16 * MIB));
         keeper.kept = 10 * MIB;
         assert!(!keeper.gives_back(25 * MIB) && keeper.gives_back(26 * MIB));
-        // What was in the way has gone meanwhile.
+        // The pieces in between have gone meanwhile.
         assert!(!keeper.gives_back(2 * MIB) && keeper.gives_back(18 * MIB));
     }
 

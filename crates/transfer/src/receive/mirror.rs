@@ -145,7 +145,7 @@ pub(super) fn remove_others(
             let alias = aliases.iter().find(|(name, meta)| is_same(meta, &found) || are_alike(name, text));
             let alias = alias.map(|(name, _)| join(&path, name));
             if known.contains(inner.as_str()) && alias.is_some() {
-                // What is in it may be listed under either spelling.
+                // Its content may be listed under either spelling.
                 continue;
             }
             if known.contains(inner.as_str()) || alias.is_some() {

@@ -365,7 +365,7 @@ impl TargetTree {
             let panicked = |_| Err(TransferError::protocol("a sync thread panicked"));
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
         })?;
-        // What fails from here on has arrived, and keeps nothing else from its place.
+        // An entry that fails from here on has arrived, so it keeps no other from its place.
         let why_unsafe = report.why_unsafe();
         self.end_staging_links(report, why_unsafe);
         self.end_staging(report, why_unsafe);

@@ -54,7 +54,7 @@ async fn attributes_arrive_if_both_ends_want_them_and_are_named_otherwise() {
     assert_eq!(attribute(&to.join("all/d"), "user.kind"), Some(Vec::new()));
     assert_eq!(tree(&from), tree(&to.join("all")));
 
-    // What is there stays as it is, with a note if that is different.
+    // Existing files stay as they are, with a note about missing attributes.
     let (_, received) = transfer(&with, directory(&to.join("all")), &taking(true)).await;
     assert!(received.unwrap().warnings.is_empty());
     let (_, received) = transfer(&with, directory(&to.join("bare")), &taking(true)).await;

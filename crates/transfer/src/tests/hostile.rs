@@ -560,7 +560,7 @@ async fn holes_that_are_under_way_when_a_file_finds_no_room_are_no_fault() {
     control.extend_from_slice(&list(&[entry("a", EntryKind::File(sparse))])[hello().len()..]);
     let zeros = |less| Reply::Zeros { len: MOST_ZEROS - less };
     let piece = Reply::Piece([&blake3::hash(b"data").as_bytes()[..], b"data"].concat());
-    // What the receiver drops it does not hash.
+    // The receiver does not hash the bytes that it drops.
     let data = replies(&[zeros(0), zeros(4), piece, Reply::End { len: size, hash: [0; 32] }]);
     let received = face(control, data, directory(&to), &ReceiveOptions::default()).await;
     let Err(TransferError::Incomplete { failures, count: 1, .. }) = &received else { panic!("{received:?}") };

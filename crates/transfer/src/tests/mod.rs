@@ -228,7 +228,7 @@ pub fn fail_if_full(directory: &Dir, block: u64) -> io::Result<()> {
     }
 }
 
-/// A file of this name in a directory simulates a quota of twelve blocks and a half for its files. What fits is written.
+/// A file of this name in a directory simulates a quota of twelve blocks and a half for its files. A write stores the bytes that fit.
 pub const TIGHT: &str = "the quota is small";
 
 pub fn fail_if_over_quota(
