@@ -118,6 +118,7 @@ pub(crate) async fn carry_request(
     let (from, to) = stream.into_halves();
     let mut halves = Halves { from, to, is_complete: false };
     let end = both(&mut connection, (&mut halves.from, &mut halves.to), meter, body).await;
+    POOL.tidy();
     halves.is_complete = end == End::Complete;
     if halves.is_complete {
         let _ = SockRef::from(&connection).set_linger(None);
@@ -151,6 +152,9 @@ async fn both(
             () = sleep(LOOK) => {
                 let now = meter.bytes();
                 idle = if now == progress { idle + LOOK } else { Duration::ZERO };
+                if now == progress {
+                    POOL.tidy();
+                }
                 progress = now;
                 let is_half = is_up_over || is_down_over || is_read_closed(&from_tcp).await;
                 let most = if is_half { HALF_CLOSED_IDLE } else { IDLE };
@@ -237,7 +241,7 @@ async fn up(
             None => return Direction::Stopped,
         }
         let mut buffer = POOL.take();
-        let mut piece = match from.try_read(&mut buffer) {
+        let mut piece = match from.try_read_buf(&mut buffer) {
             Ok(0) => {
                 POOL.give_back(buffer);
                 return if to.finish().is_ok() { Direction::Complete } else { Direction::Stopped };
@@ -247,7 +251,7 @@ async fn up(
                 POOL.give_back(buffer);
                 piece
             }
-            Ok(length) => POOL.lend(buffer).slice(..length),
+            Ok(_) => POOL.lend(buffer),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 POOL.give_back(buffer);
                 continue;
@@ -393,7 +397,7 @@ async fn write_all(to: &mut WriteHalf<'_>, pieces: &mut [Bytes]) -> io::Result<(
 static POOL: Pool = Pool { free: Mutex::new(Vec::new()), lent: Mutex::new(VecDeque::new()) };
 /// Most buffers that are kept for use or for their return.
 const MOST_FREE: usize = 16;
-const MOST_LENT: usize = 128;
+const MOST_LENT: usize = 512;
 
 struct Pool {
     free: Mutex<Vec<BytesMut>>,
@@ -401,7 +405,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// A buffer of [`CHUNK`] bytes with anything in it.
+    /// An empty buffer with room for [`CHUNK`] bytes.
     fn take(&self) -> BytesMut {
         if let Some(buffer) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return buffer;
@@ -409,20 +413,30 @@ impl Pool {
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..lent.len().min(4) {
             match lent.pop_front().map(Bytes::try_into_mut) {
-                Some(Ok(buffer)) => return buffer,
+                Some(Ok(mut buffer)) => {
+                    buffer.clear();
+                    return buffer;
+                }
                 Some(Err(in_use)) => lent.push_back(in_use),
                 None => break,
             }
         }
         drop(lent);
-        BytesMut::zeroed(CHUNK)
+        BytesMut::with_capacity(CHUNK)
     }
 
-    fn give_back(&self, buffer: BytesMut) {
+    fn give_back(&self, mut buffer: BytesMut) {
+        buffer.clear();
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MOST_FREE {
             free.push(buffer);
         }
+    }
+
+    /// Frees the buffers that the session no longer needs.
+    fn tidy(&self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner).retain(|bytes| !bytes.is_unique());
     }
 
     /// The buffer as bytes that can be given away in parts.
@@ -443,14 +457,29 @@ mod tests {
     #[test]
     fn a_buffer_comes_back_when_no_part_of_it_is_in_use() {
         let pool = Pool { free: Mutex::default(), lent: Mutex::default() };
-        let buffer = pool.take();
+        let mut buffer = pool.take();
+        buffer.extend_from_slice(&[7; 100]);
         let place = buffer.as_ptr();
         let part = pool.lend(buffer).slice(..10);
         assert_ne!(pool.take().as_ptr(), place);
         drop(part);
         let again = pool.take();
-        assert_eq!((again.as_ptr(), again.len()), (place, CHUNK));
+        assert_eq!((again.as_ptr(), again.len(), again.capacity()), (place, 0, CHUNK));
         pool.give_back(again);
         assert_eq!(pool.take().as_ptr(), place);
+    }
+
+    #[test]
+    fn only_buffers_in_use_are_kept_once_a_connection_rests() {
+        let pool = Pool { free: Mutex::default(), lent: Mutex::default() };
+        let [used, unused, free] = [(); 3].map(|()| pool.take());
+        let used = pool.lend(used);
+        drop(pool.lend(unused));
+        pool.give_back(free);
+        pool.tidy();
+        assert_eq!([pool.lent.lock().unwrap().len(), pool.free.lock().unwrap().len()], [1, 0]);
+        drop(used);
+        pool.tidy();
+        assert!(pool.lent.lock().unwrap().is_empty());
     }
 }
