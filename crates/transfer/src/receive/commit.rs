@@ -11,13 +11,12 @@ use std::thread::JoinHandle;
 
 use super::groups::Groups;
 use super::job::{FileJob, Keeping};
-use super::leftovers::Leftovers;
 use super::links::Links;
 use super::part::{PartFile, cannot_make, unless_removed};
 use super::place::hash_file;
 use super::queue::{Input, Output, queue};
 use super::spelling::{clash, is_alias};
-use super::target::TargetTree;
+use super::target::{StagedFile, TargetTree};
 use crate::error::{TransferError, is_disk_full, is_lasting};
 use crate::report::Watch;
 
@@ -55,7 +54,7 @@ struct Work {
     keeping: Keeping,
     links: Option<Arc<Links>>,
     groups: Groups,
-    leftovers: Leftovers,
+    tree: TargetTree,
     renamed: Mutex<BTreeSet<String>>,
 }
 
@@ -68,8 +67,8 @@ impl Committer {
         links: Option<Arc<Links>>,
     ) -> Result<Self, TransferError> {
         let (files, waiting) = queue(WAITING);
-        let (groups, leftovers, renamed) = (tree.groups(THREADS), tree.leftovers().clone(), Mutex::default());
-        let work = Arc::new(Work { watch, keeping, links, groups, leftovers, renamed });
+        let (groups, tree, renamed) = (tree.groups(THREADS), tree.another(), Mutex::default());
+        let work = Arc::new(Work { watch, keeping, links, groups, tree, renamed });
         let (group, threads) = <_>::default();
         let mut committer = Self { files, waiting: Arc::new(waiting), group, work, threads };
         let started = committer.add_thread(None);
@@ -164,6 +163,10 @@ impl Work {
         let report = &self.watch.report;
         let left = (part.id(), part.len());
         let synced = if is_synced { Ok(()) } else { part.sync(&job, report) };
+        // Hard links need a file in its place.
+        if let (Ok(()), Some(_), None, (Ok(id), len)) = (&synced, job.clears, &links, &left) {
+            return self.tree.stage_file(StagedFile { job, id: *id, len: *len });
+        }
         match synced.and_then(|()| part.place(&job, report)) {
             Ok(()) => {
                 self.watch.progress.add_file();
@@ -177,7 +180,7 @@ impl Work {
                 }
             }
             Err(error) if is_disk_full(&error) => {
-                self.leftovers.add(&job, left);
+                self.tree.leftovers().add(&job, left);
                 report.fail_io(&job.path, &error, cannot_make);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

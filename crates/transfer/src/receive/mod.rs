@@ -24,6 +24,7 @@ mod space;
 mod spelling;
 mod symlink;
 mod target;
+mod staged;
 mod write;
 
 pub use offer::{Consent, Offer, OfferedName};
@@ -420,7 +421,7 @@ async fn fill(
     let ends = plan.await.map_err(panicked)?;
     renamed.extend(links.iter().flat_map(|links| links.finish()));
     let finished = spawn_blocking(move || {
-        tree.finish(&renamed, &watch.report)?;
+        tree.finish(&renamed, &watch)?;
         let removed = removal.map_or(Ok(()), |left_out| {
             mirror::remove_others(&mut tree, (&entries, &left_out), &watch.report)
         });

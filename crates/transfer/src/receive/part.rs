@@ -207,6 +207,20 @@ impl PartFile {
         close_one(&self.directory, &self.file)
     }
 
+    /// Gives the complete, synced file with this identity and length its final name, which a directory has.
+    pub fn replace_directory(
+        directory: &Dir,
+        final_name: &str,
+        whose: (FileId, u64),
+        clearing: Clearing<'_>,
+    ) -> io::Result<()> {
+        if Self::found(directory, final_name) != Some(whose) {
+            return Err(io::Error::other("another program took it; run the same command again"));
+        }
+        clear(directory, final_name, clearing)?;
+        directory.rename(part_name(final_name), directory, final_name)
+    }
+
     /// Renames the synced file.
     ///
     /// # Errors

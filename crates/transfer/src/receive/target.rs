@@ -3,7 +3,6 @@
 //! Every directory is opened from the target's own handle, one component at a time. Symbolic links are never followed,
 //! whether the sender made them or they existed before.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
@@ -17,16 +16,14 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
 use super::groups::Groups;
-use super::job::DirectoryEnd;
+use super::job::{DirectoryEnd, FileJob};
 use super::leftovers::Leftovers;
 use super::links::are_possible;
-use super::part::{cannot_sync, set_mode, set_modified, system_time};
-use super::remove::Clearing;
+use super::part::{FileId, cannot_sync, set_mode, set_modified, system_time};
 use super::shut::{Shut, holds_shut, is_shut, opening, unmark};
-use super::symlink::replace_with_link;
 use crate::error::{TransferError, is_disk_full};
-use crate::path::{RelPath, part_name};
-use crate::report::Report;
+use crate::path::RelPath;
+use crate::report::{Report, Watch};
 
 /// Most directories that are synced at once: a disk syncs many as fast as one.
 const MOST_SYNCS: usize = 16;
@@ -119,17 +116,26 @@ pub(crate) struct TargetTree {
     shut: Shut,
     /// The last directory used: entries are sorted, so the next is often the same.
     last: Option<(String, Arc<Dir>)>,
-    /// New directories whose names a file still has. Until [`Self::finish`] they have the name of an unfinished file.
+    /// Entries that come to their places in [`Self::finish`].
     staged: Arc<Mutex<Staged>>,
     leftovers: Leftovers,
 }
 
 /// Entries that replace others when all else has arrived.
 #[derive(Default)]
-struct Staged {
-    directories: BTreeSet<String>,
+pub(super) struct Staged {
+    /// New directories whose names a file still has. Until the end they have the name of an unfinished file.
+    pub directories: BTreeSet<String>,
     /// Links in the place of directories, with their texts.
-    links: Vec<(RelPath, String)>,
+    pub links: Vec<(RelPath, String)>,
+    pub files: Vec<StagedFile>,
+}
+
+/// A complete, synced file whose place a directory has. Until then, it is an unfinished file.
+pub(super) struct StagedFile {
+    pub job: Arc<FileJob>,
+    pub id: FileId,
+    pub len: u64,
 }
 
 impl TargetTree {
@@ -252,72 +258,13 @@ impl TargetTree {
         Ok(directory)
     }
 
-    /// The present name of the directory at `path`, which ends in `name`.
-    pub fn current_name<'a>(&self, path: &str, name: &'a str) -> Cow<'a, str> {
-        if self.staged().directories.contains(path) { part_name(name).into() } else { name.into() }
-    }
-
-    /// Gives the new directory at `path` another name, until the file of this name is removed.
-    pub fn stage(&mut self, path: &str) {
-        self.staged().directories.insert(path.to_owned());
+    /// Opens the last directory anew: its name may have changed.
+    pub(super) fn forget_last(&mut self) {
         self.last = None;
     }
 
-    /// Keeps a link whose place a directory has, until the end.
-    pub fn stage_link(&self, path: &RelPath, text: &str) {
-        self.staged().links.push((path.clone(), text.to_owned()));
-    }
-
-    fn staged(&self) -> MutexGuard<'_, Staged> {
+    pub(super) fn staged(&self) -> MutexGuard<'_, Staged> {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Puts staged links in the place of directories, which stay unless all else is safe.
-    fn end_staging_links(&mut self, report: &Report, why_unsafe: Option<&'static str>) {
-        let staged = std::mem::take(&mut self.staged().links);
-        for (path, text) in &staged {
-            let (parent, name) = path.split();
-            let why_unsafe = why_unsafe.or_else(|| report.why_unsynced());
-            let clearing = Clearing { report, shut: self.shut, why_unsafe };
-            let replaced = self.directory(parent).and_then(|parent| {
-                replace_with_link(&parent, text, name, Some(clearing))?;
-                sync_or_note(&parent, path.split().0, report)
-            });
-            match replaced {
-                // Only a copy stages links.
-                Ok(()) => report.add(|summary| summary.updated += 1),
-                Err(error) => {
-                    report.fail(path, format!("the link cannot take the place of a directory: {error}"));
-                }
-            }
-        }
-    }
-
-    /// Removes the files whose names staged directories are to have, and renames those. The files stay unless all else is
-    /// safe.
-    fn end_staging(&mut self, report: &Report, why_unsafe: Option<&'static str>) {
-        let staged = self.staged().directories.clone();
-        // Children first: the paths to them have the names that their parents have until then.
-        for path in staged.iter().rev().filter_map(|path| RelPath::parse(path).ok()) {
-            if let Some(why) = why_unsafe.or_else(|| report.why_unsynced()) {
-                report.fail(&path, format!("a file of this name stays, because {why}"));
-                continue;
-            }
-            let (parent, name) = path.split();
-            let renamed = self.directory(parent).and_then(|parent| {
-                parent.remove_file(name)?;
-                parent.rename(part_name(name), &parent, name)?;
-                sync_or_note(&parent, path.split().0, report)
-            });
-            match renamed {
-                Ok(()) => report.add(|summary| summary.removed += 1),
-                Err(error) => report.fail(&path, format!("it cannot take the place of a file: {error}")),
-            }
-            self.staged().directories.remove(path.as_str());
-        }
-        // Those that stay where they are get no mode: the next attempt writes into them.
-        self.staged().directories.clear();
-        self.last = None;
     }
 
     /// The path, or the current directory if it is empty.
@@ -353,7 +300,8 @@ impl TargetTree {
     }
 
     /// Syncs the directories with new names, and ends staging.
-    pub fn finish(&mut self, renamed: &BTreeSet<String>, report: &Report) -> Result<(), TransferError> {
+    pub fn finish(&mut self, renamed: &BTreeSet<String>, watch: &Watch) -> Result<(), TransferError> {
+        let report = &watch.report;
         let paths: Vec<&String> = renamed.iter().collect();
         let share = paths.len().div_ceil(MOST_SYNCS).max(1);
         std::thread::scope(|scope| {
@@ -365,10 +313,7 @@ impl TargetTree {
             let panicked = |_| Err(TransferError::protocol("a sync thread panicked"));
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
         })?;
-        // An entry that fails from here on has arrived, so it keeps no other from its place.
-        let why_unsafe = report.why_unsafe();
-        self.end_staging_links(report, why_unsafe);
-        self.end_staging(report, why_unsafe);
+        self.end_staging(watch);
         Ok(())
     }
 

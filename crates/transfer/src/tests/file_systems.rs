@@ -393,11 +393,11 @@ async fn without_room_to_sync_a_directory_its_files_arrive_with_a_note_and_a_cop
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_room_to_sync_a_directory_no_link_or_directory_takes_the_place_of_another_kind() {
-    let (_temp, from, to) = directories(&[("d/a", b"a"), ("d/file/b", b"b")]);
+async fn without_room_to_sync_a_directory_nothing_takes_the_place_of_another_kind() {
+    let (_temp, from, to) = directories(&[("d/a", b"a"), ("d/file/b", b"b"), ("d/new", b"new")]);
     symlink("a", from.join("d/link")).unwrap();
-    fs::create_dir_all(to.join("d/link")).unwrap();
-    for name in ["file", "link/old", CROWDED] {
+    ["link", "new"].iter().for_each(|name| fs::create_dir_all(to.join("d").join(name)).unwrap());
+    for name in ["file", "link/old", "new/old", CROWDED] {
         fs::write(to.join("d").join(name), b"old").unwrap();
     }
     let mirror = Some(Mirror { delete: true, by_content: false });
@@ -407,10 +407,11 @@ async fn without_room_to_sync_a_directory_no_link_or_directory_takes_the_place_o
     let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
     let lines: Vec<_> = failures.iter().map(ToString::to_string).collect();
     let why = "stays there, because the names of what arrived may be lost";
-    assert_eq!(lines[0], format!("d/link: the link cannot take the place of a directory: a directory {why}"));
+    assert_eq!(lines[0], format!("d/new: it cannot be put in place: a directory {why}"));
+    assert_eq!(lines[1], format!("d/link: the link cannot take the place of a directory: a directory {why}"));
     let why = "stays, because the names of what arrived may be lost";
-    assert_eq!(lines[1], format!("d/file: a file of this name {why}"));
-    assert_eq!(names(&to.join("d/link")), ["old"]);
+    assert_eq!(lines[2], format!("d/file: a file of this name {why}"));
+    ["link", "new"].iter().for_each(|name| assert_eq!(names(&to.join("d").join(name)), ["old"]));
     assert_eq!(fs::read(to.join("d/file")).unwrap(), b"old");
     fs::remove_file(to.join("d").join(CROWDED)).unwrap();
     run().await.unwrap();

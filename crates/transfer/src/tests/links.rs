@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::serve::{mirror, pull, pull_with, served, store};
-use super::{BROKEN, LINKLESS, directories, directory, noise, share, transfer, transfer_into, tree};
+use super::{BROKEN, FULL, LINKLESS, directories, directory, noise, share, transfer, transfer_into, tree};
 use crate::hash::BLOCK;
 use crate::{Conflict, Place, ReceiveOptions, Rights, TransferError, Wanted};
 
@@ -221,6 +221,26 @@ async fn a_copy_that_was_cut_off_stands_in_the_way_of_nothing_and_a_directory_st
     fs::write(folder.join("e"), "new content").unwrap();
     symlink("z", folder.join("k")).unwrap();
     pull().await.unwrap();
+    assert_eq!(tree(&copy), tree(&folder));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_stays_until_all_else_than_the_file_for_its_place_has_arrived() {
+    let (_temp, folders, folder, here) = served(&[("e/old", b"old")]);
+    let copy = here.join("copy");
+    let pull = async || pull(&folders, &copy).await;
+    pull().await.unwrap();
+    fs::remove_dir_all(folder.join("e")).unwrap();
+    fs::write(folder.join("e"), noise(1, BLOCK)).unwrap();
+    // It fails later.
+    fs::write(folder.join("z"), noise(2, 12 * BLOCK)).unwrap();
+    fs::write(copy.join(FULL), "").unwrap();
+    let outcome = pull().await;
+    assert!(matches!(outcome, Err(TransferError::Incomplete { count: 2, .. })), "{outcome:?}");
+    assert_eq!(fs::read(copy.join("e/old")).unwrap(), b"old");
+    fs::remove_file(copy.join(FULL)).unwrap();
+    let summary = pull().await.unwrap();
+    assert_eq!((summary.files, summary.resumed, summary.removed), (2, 11 * BLOCK as u64, 2));
     assert_eq!(tree(&copy), tree(&folder));
 }
 
