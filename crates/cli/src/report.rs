@@ -37,6 +37,8 @@ pub enum Event<'a> {
         names: Vec<OfferedName>,
         /// Number of names left out.
         more_names: u64,
+        /// The room that the files lack; null if all fit.
+        shortage: Option<Shortage>,
     },
     /// The progress so far.
     Progress {
@@ -102,6 +104,17 @@ impl<'a> From<&'a ReceiverLine> for ReceiverReport<'a> {
     }
 }
 
+/// The room that the files of an offer lack on the target's disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Shortage {
+    /// Number of files that do not fit.
+    pub files: u64,
+    /// Bytes that all files together still need.
+    pub needed: u64,
+    /// Bytes free.
+    pub free: u64,
+}
+
 /// One name at the top level of an offer, as the sender gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfferedName {
@@ -112,6 +125,12 @@ pub struct OfferedName {
     pub files: u64,
     /// Total size in bytes of those with a known length.
     pub bytes: u64,
+}
+
+impl From<anabranch_transfer::Shortage> for Shortage {
+    fn from(found: anabranch_transfer::Shortage) -> Self {
+        Self { files: found.files, needed: found.needed, free: found.free }
+    }
 }
 
 impl From<&Offer> for Event<'_> {
@@ -128,6 +147,7 @@ impl From<&Offer> for Event<'_> {
             endless: offer.endless,
             names: offer.names.iter().map(name).collect(),
             more_names: offer.more_names,
+            shortage: offer.shortage.map(Shortage::from),
         }
     }
 }

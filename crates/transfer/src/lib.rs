@@ -56,7 +56,7 @@ pub use message::check_message;
 pub use policy::{Conflict, Mirror};
 pub use progress::{Progress, Snapshot};
 pub use receive::{
-    Consent, Offer, OfferedName, OutputStream, Quota, ReceiveOptions, Target, close_output, receive,
+    Consent, Offer, OfferedName, OutputStream, Quota, ReceiveOptions, Shortage, Target, close_output, receive,
 };
 pub use report::Summary;
 pub use send::{Contents, Share, send};

@@ -6,7 +6,7 @@ use anabranch_node::Threads;
 use anabranch_transfer::{Progress, ReceiveOptions, Summary, TransferError, Wanted};
 use clap::Args;
 
-use super::receive::{Arriving, confine, events, report, target};
+use super::receive::{Arriving, confine, events, noting, report, target};
 use super::server::{Connected, ServerArgs, remote};
 use crate::capture::Capture;
 use crate::carrier::Carrier;
@@ -78,7 +78,8 @@ async fn get(args: &GetArgs, capture: &Capture, context: &Context) -> Result<(),
     let Connected { node, session, dial } = args.server.connect(capture, &server).await?;
     interrupt::survive_file_size_limit();
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
-    let options = ReceiveOptions { eager: true, ..args.arriving.options() };
+    let consent = noting(args.events(), context.quiet);
+    let options = ReceiveOptions { consent, eager: true, ..args.arriving.options() };
     let errand = Getting { wanted, target: &args.to, options };
     let courier = Courier::new(&errand, args.server.reach.retry, (&node, &dial), display);
     let (summary, took) = courier.run(session.session().clone()).await?;

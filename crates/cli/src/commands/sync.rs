@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::get::Getting;
 use super::put::Putting;
-use super::receive::{confine, report};
+use super::receive::{confine, noting, report};
 use super::server::{Connected, ServerArgs, remote};
 use crate::capture::Capture;
 use crate::context::{Context, OUTPUT};
@@ -105,6 +105,7 @@ async fn sync(args: &SyncArgs, capture: &Capture, context: &Context) -> Result<(
         allow_hidden: true,
         attributes: args.xattrs,
         hard_links: args.hard_links,
+        consent: noting(args.json.then_some(Stream::Stdout), context.quiet),
         ..ReceiveOptions::default()
     };
     let wanted = Wanted::contents_of(there)?.with_attributes(args.xattrs);

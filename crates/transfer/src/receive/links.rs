@@ -70,6 +70,11 @@ impl Links {
         Self { first, groups, entries, attributes, watch, state: Mutex::new(state) }
     }
 
+    /// The further names, each with the first file of its group.
+    pub fn first(&self) -> &manifest::Links {
+        &self.first
+    }
+
     /// True for a further name.
     pub fn has(&self, index: u32) -> bool {
         self.first.contains_key(&index)

@@ -7,10 +7,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::time::SystemTime;
 
 use cap_std::fs::{Dir, Metadata};
 
+use super::alike::{has_second, has_time};
 use super::job::FileJob;
 use super::part::{FileId, set_attributes, set_mode, set_modified, system_time};
 use super::place::open;
@@ -21,8 +21,7 @@ use super::spelling::are_alike;
 use super::target::{TargetTree, sync_or_note};
 use crate::attributes;
 use crate::error::TransferError;
-use crate::hash::MOST_COMPARED;
-use crate::manifest::{Entry, ModifiedTime};
+use crate::manifest::Entry;
 use crate::path::{RelPath, is_part_name, part_name};
 use crate::report::Report;
 
@@ -33,19 +32,6 @@ impl Planner {
             && found.is_file()
             && Some(found.len()) == job.meta.size
             && has_time(job, found)
-    }
-
-    /// True for an existing file that is worth a comparison: it has the listed length, or it is not too long where
-    /// none is known, or it has the listed time where the listed length may be too large.
-    pub(super) fn may_be_alike(&self, job: &FileJob, found: &Metadata) -> bool {
-        let may_differ = || {
-            let may_end_there = match job.meta.size {
-                Some(size) => found.len() < size && has_second(job, found),
-                None => found.len() <= MOST_COMPARED,
-            };
-            self.compares_all && !job.is_stream() && may_end_there
-        };
-        found.is_file() && (Some(found.len()) == job.meta.size || may_differ())
     }
 
     /// Gives a kept file the time, mode and attributes of the source's, in a mirror. Otherwise its attributes and links stay
@@ -180,23 +166,6 @@ fn aliases<'a>(
 ) -> Vec<(&'a str, Metadata)> {
     let others = listed.iter().filter(|name| !names.contains(std::ffi::OsStr::new(**name)));
     others.filter_map(|name| Some((*name, directory.symlink_metadata(name).ok()?))).collect()
-}
-
-/// True if the file has the listed time to the fraction of a second.
-fn has_time(job: &FileJob, found: &Metadata) -> bool {
-    times(job, found).is_some_and(|(listed, found)| system_time(listed) == Some(found))
-}
-
-/// True if the file has the listed time, or its second without the fraction, as on file systems that store none. The content
-/// may have changed within that second.
-fn has_second(job: &FileJob, found: &Metadata) -> bool {
-    let is_whole = |(listed, found)| system_time(ModifiedTime { nanoseconds: 0, ..listed }) == Some(found);
-    has_time(job, found) || times(job, found).is_some_and(is_whole)
-}
-
-/// The listed time of a file, and the one found.
-fn times(job: &FileJob, found: &Metadata) -> Option<(ModifiedTime, SystemTime)> {
-    Some((job.meta.modified?, found.modified().ok()?.into_std()))
 }
 
 fn has_mode(found: &Metadata, mode: u16) -> bool {

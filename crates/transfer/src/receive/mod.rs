@@ -1,6 +1,7 @@
 //! The receiving end: reads the list, asks for consent, sends requests and takes replies; threads do the disk work.
 
 mod ahead;
+mod alike;
 mod begun;
 mod commit;
 mod further;
@@ -19,6 +20,7 @@ mod pump;
 mod queue;
 mod quota;
 mod remove;
+mod room;
 mod shut;
 mod space;
 mod spelling;
@@ -29,6 +31,7 @@ mod write;
 
 pub use offer::{Consent, Offer, OfferedName};
 pub use quota::Quota;
+pub use room::Shortage;
 pub use target::{OutputStream, Target, close_output};
 
 use std::io;
@@ -185,10 +188,12 @@ async fn run<C: Connection>(
     }
     let (place, entries) = settle_target(target, entries)?;
     let removal = removes.then_some(left_out);
-    let offer = Offer::of(&entries);
+    let mut offer = Offer::of(&entries);
     offer.check(options, (place.directory(), &entries))?;
-    let (skips, mut to_skip) = mpsc::unbounded_channel();
     let compares_all = control.is_peer_extended();
+    let ((entries, links), shortage) = offer::survey(&place, (entries, links), options, compares_all).await?;
+    offer.shortage = shortage;
+    let (skips, mut to_skip) = mpsc::unbounded_channel();
     let skips = compares_all.then_some(skips);
     let stop = async {
         loop {

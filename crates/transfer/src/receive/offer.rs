@@ -11,12 +11,14 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use tokio::task::spawn_blocking;
 
-use super::ReceiveOptions;
 use super::part::{is_near, stores_times, system_time};
+use super::room::{Demand, Shortage};
 use super::target::TargetTree;
+use super::{Destination, ReceiveOptions, panicked};
 use crate::error::TransferError;
-use crate::manifest::{Entry, EntryKind, FileMeta};
+use crate::manifest::{Entry, EntryKind, FileMeta, Links};
 use crate::path::is_part_name;
+use crate::policy::Conflict;
 
 /// Most listed names of an offer.
 const MOST_NAMES: usize = 1000;
@@ -34,6 +36,8 @@ pub struct Offer {
     pub names: Vec<OfferedName>,
     /// Number of names left out.
     pub more_names: u64,
+    /// The room that its files lack, if not all fit. The others are received.
+    pub shortage: Option<Shortage>,
 }
 
 /// One name at the top level of an offer.
@@ -163,6 +167,37 @@ impl Listed<'_> {
     }
 }
 
+/// A list's entries, and its hard links.
+type Offered = (Vec<Entry>, Links);
+
+/// The room that an offer lacks, for a user who is asked; gives the offer back.
+///
+/// # Errors
+/// [`TransferError::NoSpace`] if there is room for no file of it.
+pub(super) async fn survey(
+    place: &Destination,
+    (entries, links): Offered,
+    options: &ReceiveOptions,
+    compares_all: bool,
+) -> Result<(Offered, Option<Shortage>), TransferError> {
+    let Destination::Directory(spot) = place else { return Ok(((entries, links), None)) };
+    if !options.consent.asks() {
+        return Ok(((entries, links), None));
+    }
+    let conflict = if options.mirror.is_some() { Conflict::Overwrite } else { options.conflict };
+    let (spot, path) = (spot.clone(), place.directory().unwrap_or(Path::new("")));
+    let looked = spawn_blocking(move || {
+        let demand = Demand { entries: &entries, links: &links, conflict, compares_all };
+        let crowd = spot.look().0.and_then(|mut tree| demand.crowd(&mut tree));
+        ((entries, links), crowd)
+    });
+    let (offered, crowd) = looked.await.map_err(panicked)?;
+    match crowd {
+        Some(crowd) if crowd.is_all => Err(crowd.refusal(path)),
+        crowd => Ok((offered, crowd.map(|crowd| crowd.shortage))),
+    }
+}
+
 /// Whether the user accepts an offer.
 #[derive(Clone, Default)]
 pub enum Consent {
@@ -174,6 +209,10 @@ pub enum Consent {
 }
 
 impl Consent {
+    pub(crate) fn asks(&self) -> bool {
+        matches!(self, Self::Ask(_))
+    }
+
     pub(crate) async fn ask(&self, offer: Offer) -> bool {
         match self {
             Self::Given => true,

@@ -15,12 +15,14 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::ahead::{Asker, Fetch, Gone, InFlight};
+use super::alike::may_be_alike;
 use super::job::{DirectoryEnd, FileJob};
 use super::links::Links;
 use super::mirror::discard_staged;
 use super::part::{PartFile, cannot_make};
 use super::place::{UNREADABLE, exists, hash_file, is_unreadable, no_name};
 use super::quota::Reserved;
+use super::room::Lack;
 use super::spelling::{Spellings, clash};
 use super::target::TargetTree;
 use crate::attributes::Attributes;
@@ -59,7 +61,7 @@ pub(crate) struct Planner {
     pub conflict: Conflict,
     pub mirror: Option<Mirror>,
     pub report: Report,
-    progress: Progress,
+    pub progress: Progress,
     ports: PlanPorts,
     /// The room of the transfer, if there is a quota.
     pub room: Option<Arc<Reserved>>,
@@ -79,6 +81,8 @@ pub(crate) struct Planner {
     pub made: Option<String>,
     /// Whether the sender hashes files of another length than it lists, too.
     pub compares_all: bool,
+    /// The files that do not fit.
+    pub lacks: HashMap<u32, Lack>,
 }
 
 /// Why planning ends early.
@@ -97,7 +101,8 @@ impl Planner {
     pub fn new(tree: TargetTree, placing: Placing, watch: Watch, ports: PlanPorts) -> Self {
         let (Watch { report, progress }, Placing { conflict, mirror }) = (watch, placing);
         let conflict = if mirror.is_some() { Conflict::Overwrite } else { conflict };
-        let (room, attributes, links, later, listed, hashes, spellings, made, compares_all) = <_>::default();
+        let (room, attributes, links, later, listed, hashes, spellings, made, compares_all, lacks) =
+            <_>::default();
         Self {
             tree,
             conflict,
@@ -114,6 +119,7 @@ impl Planner {
             spellings,
             made,
             compares_all,
+            lacks,
         }
     }
 
@@ -239,7 +245,7 @@ impl Planner {
                 self.keep(&job, false);
                 return Ok(false);
             }
-            if self.may_be_alike(&job, &found) {
+            if may_be_alike(&job, &found, self.compares_all) {
                 let Some(theirs) = job.theirs else {
                     self.compare(job, &directory)?;
                     return Ok(true);
@@ -390,13 +396,6 @@ impl Planner {
             self.report.fail(&job.path, unfinished(&error));
             return Ok(());
         }
-        if let Some(links) = &self.links {
-            links.fetch(job.index);
-            if links.has(job.index) {
-                self.report.copy_link(&job.path);
-            }
-        }
-        let job = Arc::new(job);
         let blocks = job.meta.size.map_or(u64::MAX, block_count);
         // Nothing was received into a directory that this attempt has made.
         let is_new = self.made.as_ref() == Some(&job.parent);
@@ -404,6 +403,13 @@ impl Planner {
         if !self.finds_room(&job, (directory, held)) {
             return Ok(());
         }
+        if let Some(links) = &self.links {
+            links.fetch(job.index);
+            if links.has(job.index) {
+                self.report.copy_link(&job.path);
+            }
+        }
+        let job = Arc::new(job);
         let (Some(size), true) = (job.meta.size, held > 0) else {
             return self.ask_blocks(Fetch {
                 job,

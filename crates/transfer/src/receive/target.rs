@@ -22,9 +22,12 @@ use super::links::are_possible;
 use super::part::{FileId, cannot_sync, set_mode, set_modified, system_time};
 use super::shut::{Shut, holds_shut, is_shut, opening, unmark};
 use crate::error::{TransferError, is_disk_full};
+use crate::manifest::FileMeta;
 use crate::path::RelPath;
 use crate::report::{Report, Watch};
 
+/// The largest piece of a disk that a file is taken to fill: network file systems report larger ones than they use.
+const LARGEST_PIECE: u64 = 4 << 10;
 /// Most directories that are synced at once: a disk syncs many as fast as one.
 const MOST_SYNCS: usize = 16;
 
@@ -119,6 +122,13 @@ pub(crate) struct TargetTree {
     /// Entries that come to their places in [`Self::finish`].
     staged: Arc<Mutex<Staged>>,
     leftovers: Leftovers,
+}
+
+/// Free space of a file system, which it gives to files in whole pieces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Free {
+    pub bytes: u64,
+    piece: u64,
 }
 
 /// Entries that replace others when all else has arrived.
@@ -284,11 +294,16 @@ impl TargetTree {
 
     /// Bytes free for this user; `None` if the system does not report it.
     pub fn free_bytes(&self) -> Option<u64> {
+        self.free().map(|free| free.bytes)
+    }
+
+    /// The free space for this user; `None` if the system does not report it.
+    pub fn free(&self) -> Option<Free> {
         #[cfg(test)]
         if self.root.exists(crate::tests::SMALL) {
-            return Some(1 << 20);
+            return Some(Free { bytes: 1 << 20, piece: 1 });
         }
-        free_bytes(&self.root)
+        Free::of(&self.root)
     }
 
     fn sync_directories(&mut self, paths: &[&String], report: &Report) -> Result<(), TransferError> {
@@ -356,10 +371,18 @@ fn check_writable(directory: &Path) -> Result<(), TransferError> {
         .map_err(|error| TransferError::io("write to the directory", directory, error.into()))
 }
 
-fn free_bytes(directory: &Dir) -> Option<u64> {
-    let stat = rustix::fs::fstatvfs(directory).ok()?;
-    // A file system without blocks, such as ramfs, does not know its size.
-    (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
+impl Free {
+    fn of(directory: &Dir) -> Option<Self> {
+        let stat = rustix::fs::fstatvfs(directory).ok()?;
+        let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+        // A file system without blocks, such as ramfs, does not know its size.
+        (stat.f_blocks > 0).then(|| Self { bytes, piece: stat.f_frsize.clamp(1, LARGEST_PIECE) })
+    }
+
+    /// The bytes that a file takes of it.
+    pub fn taken(&self, meta: FileMeta) -> u64 {
+        meta.stored().unwrap_or(0).checked_next_multiple_of(self.piece).unwrap_or(u64::MAX)
+    }
 }
 
 /// Syncs the directory at `path`. If there is no room for that, the report notes that its names are not safe.

@@ -4,15 +4,18 @@ use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 #[cfg(target_os = "linux")]
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use super::{
     FULL, Gate, SMALL, TIGHT, connect, directories, directory, names, noise, share, transfer, transfer_into,
     tree,
 };
 use crate::hash::BLOCK;
-use crate::{OutputStream, Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
+use crate::{
+    Consent, Offer, OutputStream, Progress, ReceiveOptions, Share, Shortage, Target, TransferError, receive,
+    send,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_changes_while_it_is_sent_fails_by_name_at_both_ends_and_the_others_arrive() {
@@ -235,7 +238,7 @@ async fn an_unfinished_file_that_finds_no_room_again_gives_up_its_own_for_others
     let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
     let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
     let named = failures.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(named, ["d/a: the disk is full"]);
+    assert_eq!(named, ["d/a: it does not fit: 2097152 bytes needed, 1038091 left"]);
     // This disk has room, so the unfinished file need not become shorter.
     assert_eq!(names(&to.join("d")), [".a.anabranch-part", "b", "c"]);
     assert_eq!(fs::metadata(&part).unwrap().len(), 2 * BLOCK as u64);
@@ -296,20 +299,81 @@ async fn a_stream_that_fills_the_disk_is_not_said_to_be_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_share_that_cannot_fit_is_refused_before_anything_is_written() {
-    let (_temp, from, to) = directories(&[("d/small", b"small"), ("d/large", &noise(5, BLOCK))]);
+async fn a_share_of_which_no_file_fits_is_refused_before_anything_is_written_or_asked() {
+    let (_temp, from, to) = directories(&[("d/large", &noise(5, 2 * BLOCK))]);
     fs::write(to.join(SMALL), b"").unwrap();
-    // Holes need no space.
+    let consent = Consent::Ask(Arc::new(|_| panic!("the user was asked")));
+    for consent in [consent, Consent::Given] {
+        let options = ReceiveOptions { consent, ..ReceiveOptions::default() };
+        let (sent, received) = transfer(&share(&from.join("d")), directory(&to), &options).await;
+        let Err(TransferError::NoSpace { path, needed, free }) = received else { panic!("{received:?}") };
+        assert_eq!((path, needed, free), (to.clone(), 2 * BLOCK as u64, BLOCK as u64));
+        assert!(
+            matches!(&sent, Err(TransferError::Peer(why)) if why.raw().contains("not enough space")),
+            "{sent:?}"
+        );
+        assert_eq!(names(&to), [SMALL]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_share_that_does_not_fit_those_files_arrive_that_do_and_the_user_is_told_before() {
+    let files = [("d/b", noise(1, BLOCK / 2)), ("d/c", noise(2, 20 * BLOCK)), ("d/e", noise(3, BLOCK / 4))];
+    let (_temp, from, to) = directories(&files.each_ref().map(|(name, content)| (*name, &content[..])));
+    fs::write(from.join("d/f"), noise(4, BLOCK / 2)).unwrap();
+    fs::write(from.join("d/g"), b"small").unwrap();
+    // Holes need no space, nor does a file that is there.
     fs::File::create(from.join("d/sparse")).unwrap().set_len(4 << 20).unwrap();
-    let (sent, received) =
-        transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
-    let Err(TransferError::NoSpace { needed, free, .. }) = received else { panic!("{received:?}") };
-    assert_eq!((needed, free), (BLOCK as u64 + 5, BLOCK as u64));
-    assert!(
-        matches!(&sent, Err(TransferError::Peer(why)) if why.raw().contains("not enough space")),
-        "{sent:?}"
-    );
-    assert_eq!(names(&to), [SMALL]);
+    fs::write(from.join("d/a"), noise(5, BLOCK)).unwrap();
+    fs::create_dir(to.join("d")).unwrap();
+    fs::copy(from.join("d/a"), to.join("d/a")).unwrap();
+    fs::write(to.join(SMALL), b"").unwrap();
+    let seen = Arc::new(Mutex::new(None));
+    let noted = Arc::clone(&seen);
+    let asks = move |offer: &Offer| {
+        *noted.lock().unwrap() = offer.shortage;
+        true
+    };
+    let options = ReceiveOptions { consent: Consent::Ask(Arc::new(asks)), ..ReceiveOptions::default() };
+    let gate = Gate::after(u64::MAX, false);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let (share, ours, theirs) = (share(&from.join("d")), Progress::new(), Progress::new());
+    let receiving = receive(&receiver, directory(&to), &options, &theirs);
+    let (sent, received) = tokio::join!(send(&sender, &share, &ours), receiving);
+    let needed = (BLOCK / 2 + 20 * BLOCK + BLOCK / 4 + BLOCK / 2 + 5) as u64;
+    assert_eq!(*seen.lock().unwrap(), Some(Shortage { files: 2, needed, free: BLOCK as u64 }));
+    let Err(TransferError::Incomplete { failures, count: 2, here: 2, again: 2, advice, .. }) = &received
+    else {
+        panic!("{received:?}")
+    };
+    let named = failures.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let lacks = |name, needed, left| format!("d/{name}: it does not fit: {needed} bytes needed, {left} left");
+    // A hundredth stays for the system.
+    assert_eq!(named, [lacks("c", 20 * BLOCK, 513_803), lacks("f", BLOCK / 2, 251_659)]);
+    assert!(advice.unwrap().starts_with("free some space"), "{advice:?}");
+    let Err(TransferError::PeerIncomplete { there: 2, again: Some(2), missing, .. }) = &sent else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(missing.iter().map(|file| file.path.raw()).collect::<Vec<_>>(), ["d/c", "d/f"]);
+    assert_eq!(names(&to.join("d")), ["a", "b", "e", "g", "sparse"]);
+    let moved = u64::MAX - gate.left.load(Ordering::SeqCst);
+    assert!(moved < 2 * BLOCK as u64, "{moved} bytes, although two files are not taken");
+    let progress = theirs.snapshot();
+    assert_eq!((progress.files_done, progress.bytes_done), (progress.files_total, progress.bytes_total));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_further_name_of_a_file_that_does_not_fit_does_not_fit_either() {
+    let (_temp, from, to) = directories(&[("d/a", &noise(1, 2 * BLOCK)), ("d/c", b"c")]);
+    fs::hard_link(from.join("d/a"), from.join("d/b")).unwrap();
+    fs::write(to.join(SMALL), b"").unwrap();
+    let options = ReceiveOptions { hard_links: true, ..ReceiveOptions::default() };
+    let (_, received) = transfer(&share(&from.join("d")).with_links(), directory(&to), &options).await;
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    let named = failures.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let lacks = |name| format!("d/{name}: it does not fit: 2097152 bytes needed, 1038091 left");
+    assert_eq!(named, ["a", "b"].map(lacks));
+    assert_eq!(names(&to.join("d")), ["c"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

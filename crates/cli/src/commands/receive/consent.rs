@@ -6,7 +6,7 @@ use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anabranch_transfer::{Consent, Offer};
+use anabranch_transfer::{Consent, Offer, Shortage};
 
 use super::args::ReceiveArgs;
 use crate::errors::{Failure, Kind};
@@ -80,7 +80,9 @@ impl Question {
 impl State {
     fn ask(&self, offer: &Offer) -> bool {
         let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
-        if agreed.as_ref() == Some(offer) {
+        // The room there is may change from one session to the next.
+        let offered = Offer { shortage: None, ..offer.clone() };
+        if agreed.as_ref() == Some(&offered) {
             return true;
         }
         if let Some(stream) = self.events {
@@ -92,7 +94,7 @@ impl State {
         let consents = self.is_given || self.answer();
         self.is_open.store(false, Ordering::Relaxed);
         if consents {
-            *agreed = Some(offer.clone());
+            *agreed = Some(offered);
         }
         consents
     }
@@ -111,6 +113,20 @@ impl State {
         let read = BufReader::new(terminal).read_line(&mut line);
         read.is_ok() && is_yes(&line)
     }
+}
+
+/// Accepts any offer, and notes first if not all of it fits.
+pub fn noting(events: Option<Stream>, is_quiet: bool) -> Consent {
+    Consent::Ask(Arc::new(move |offer| {
+        match (shortage(offer), events) {
+            (None, _) => {}
+            // If standard output is closed, the next event ends the command.
+            (Some(message), Some(stream)) => _ = stream.json(&Event::Note { message: &message }),
+            (Some(message), None) if !is_quiet => out::sentence(&message),
+            _ => {}
+        }
+        true
+    }))
 }
 
 /// Opens the controlling terminal, whatever standard input is.
@@ -132,8 +148,9 @@ fn described(offer: &Offer, target: &str, in_full: bool) -> String {
         }
     };
     let mut text = format!("the sender offers {}, {size}", human::count(offer.files, "file"));
+    let shortage = shortage(offer).map_or_else(String::new, |shortage| shortage + "\n");
     if !in_full {
-        return text + "\n";
+        return text + "\n" + &shortage;
     }
     let _ = writeln!(text, ", for {}:", crate::errors::printable(target));
     for name in offer.names.iter().take(MOST_SHOWN) {
@@ -146,7 +163,15 @@ fn described(offer: &Offer, target: &str, in_full: bool) -> String {
     if more > 0 {
         let _ = writeln!(text, "  and {more} more");
     }
-    text
+    text + &shortage
+}
+
+/// How many files do not fit, and why, if any do not.
+fn shortage(offer: &Offer) -> Option<String> {
+    let Shortage { files, needed, free } = offer.shortage?;
+    let (all, needed, free) = (human::count(offer.files, "file"), human::bytes(needed), human::bytes(free));
+    let verb = if files == 1 { "does" } else { "do" };
+    Some(format!("{files} of {all} {verb} not fit: {needed} needed, {free} free"))
 }
 
 #[cfg(test)]
@@ -164,7 +189,7 @@ mod tests {
             bytes,
         };
         let names = vec![name(".a\u{1b}", false, 1, 500), name("photos", true, 120, 1_200_000_000)];
-        Offer { files: 121, bytes: 1_200_000_500, endless: 0, names, more_names: 3 }
+        Offer { files: 121, bytes: 1_200_000_500, endless: 0, names, more_names: 3, shortage: None }
     }
 
     #[test]
@@ -174,6 +199,11 @@ mod tests {
                         photos/  120 files, 1.20 GB\n  and 3 more\n";
         assert_eq!(shown, expected);
         assert_eq!(described(&offer(), "here", false), "the sender offers 121 files, 1.20 GB\n");
+        let shortage = Some(Shortage { files: 12, needed: 1_200_000_000, free: 900_000_000 });
+        let crowded = Offer { shortage, ..offer() };
+        let more = "12 of 121 files do not fit: 1.20 GB needed, 900 MB free\n";
+        assert_eq!(described(&crowded, "here", true), expected.to_owned() + more);
+        assert!(described(&crowded, "here", false).ends_with(more));
     }
 
     #[test]
@@ -193,6 +223,8 @@ mod tests {
             ..Arc::into_inner(Question::new(&given, true).0).unwrap()
         };
         assert!(state.ask(&offer()));
+        let shortage = Some(Shortage { files: 1, needed: 2, free: 1 });
+        assert!(state.ask(&Offer { shortage, ..offer() }), "the room has changed, not the offer");
         let other = Offer { bytes: 1, ..offer() };
         assert!(!state.ask(&other), "the tests' standard error is no terminal");
         assert!(!state.is_open.load(Ordering::Relaxed));

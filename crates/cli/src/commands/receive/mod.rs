@@ -26,6 +26,7 @@ use crate::ui::paths::Direction;
 use crate::ui::render;
 pub use args::{Arriving, ReceiveArgs, Taken, events, target};
 use consent::Question;
+pub(super) use consent::noting;
 
 /// Fetches what the ticket offers.
 pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
