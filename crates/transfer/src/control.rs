@@ -159,6 +159,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         }
     }
 
+    /// True between a server and its client.
+    pub fn is_with_server(&self) -> bool {
+        self.has_asked || self.has_client
+    }
+
     /// True if the other end takes [`Control::Skip`] and [`Control::Missing`], and files shorter than listed.
     pub fn is_peer_extended(&self) -> bool {
         self.is_peer_extended
@@ -268,19 +273,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
             Control::Unsynced(*unsynced).encode(&mut last_words);
         }
         let last_word = match outcome {
-            Ok(Summary { removed, updated, .. }) => Control::Done { removed: *removed, updated: *updated },
+            Ok(Summary { removed, updated, .. }) => {
+                Some(Control::Done { removed: *removed, updated: *updated })
+            }
             Err(error @ TransferError::Incomplete { count, here, again, failures, .. }) => {
                 let again = self.is_peer_extended.then_some(*again);
                 if again.is_some() {
                     last_words.append(&mut missing(failures));
                 }
-                Control::Incomplete {
-                    count: *count,
-                    failed_here: *here,
-                    files: error.to_line().into(),
-                    again,
-                }
+                let files = error.to_line().into();
+                Some(Control::Incomplete { count: *count, failed_here: *here, files, again })
             }
+            // The other end has said so.
+            Err(TransferError::PeerIncomplete { .. }) if self.is_with_server() => None,
             Err(
                 TransferError::Peer(_) | TransferError::PeerIncomplete { .. } | TransferError::Connection(_),
             ) => {
@@ -288,11 +293,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
                 let _ = timeout(FAREWELL, self.writer.shutdown()).await;
                 return Vec::new();
             }
-            Err(error) => Control::Abort(error.to_line().into()),
+            Err(error) => Some(Control::Abort(error.to_line().into())),
         };
-        last_word.encode(&mut last_words);
-        if let (true, Ok(Summary { warnings, .. })) = (self.has_client, outcome) {
-            warnings.iter().for_each(|note| Control::Note(note.as_str().into()).encode(&mut last_words));
+        last_word.iter().for_each(|word| word.encode(&mut last_words));
+        if self.has_client {
+            let notes = own_notes(outcome).iter().take(MOST_WARNINGS);
+            notes.for_each(|note| Control::Note(note.as_str().into()).encode(&mut last_words));
         }
         let patience = FAREWELL + Duration::from_secs(last_words.len() as u64 / SLOWEST);
         let mut notes = Vec::new();
@@ -309,6 +315,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         })
         .await;
         notes
+    }
+}
+
+/// An end's notes about a transfer, unless nothing arrived.
+fn own_notes(outcome: &Result<Summary, TransferError>) -> &[String] {
+    match outcome {
+        Ok(Summary { warnings: notes, .. })
+        | Err(TransferError::Incomplete { notes, .. } | TransferError::PeerIncomplete { notes, .. }) => notes,
+        Err(_) => &[],
     }
 }
 

@@ -233,6 +233,8 @@ pub enum TransferError {
         missing: Vec<Missing>,
         /// Some of them changed at the sender meanwhile: the receiver's same command may take those.
         changed: bool,
+        /// Between a server and its client, what was left out or could not be stored, one line each.
+        notes: Vec<String>,
     },
     /// The other end gave up for this reason.
     #[error("the other end stopped, saying \"{0}\"")]
@@ -295,6 +297,22 @@ impl TransferError {
     /// The error in one line, for the other end.
     pub(crate) fn to_line(&self) -> String {
         self.to_string().replace(":\n  ", ": ").replace("\n  ", ", ")
+    }
+
+    /// The notes about a transfer of which other files arrived.
+    pub(crate) fn notes(&mut self) -> Option<&mut Vec<String>> {
+        match self {
+            Self::Incomplete { notes, .. } | Self::PeerIncomplete { notes, .. } => Some(notes),
+            _ => None,
+        }
+    }
+
+    /// The error with these notes, if other files arrived.
+    pub(crate) fn with_notes(mut self, new: Vec<String>) -> Self {
+        if let Some(notes) = self.notes() {
+            *notes = new;
+        }
+        self
     }
 
     pub(crate) fn protocol(what: impl Into<String>) -> Self {
@@ -392,6 +410,7 @@ mod tests {
             files: "a: no".into(),
             missing: Vec::new(),
             changed,
+            notes: Vec::new(),
         };
         assert!(lacks(None, false).is_final() && lacks(Some(0), false).is_final());
         assert!(!lacks(Some(1), false).is_final() && !lacks(Some(0), true).is_final());

@@ -49,13 +49,16 @@ pub struct Summary {
     pub warnings: Vec<String>,
 }
 
-impl Summary {
-    /// Adds a server's notes, but for those that this end has, too.
-    pub(crate) fn hear(&mut self, notes: &[ForeignText]) {
-        let own = self.warnings.clone();
-        let new = notes.iter().filter(|note| own.iter().all(|own| own != note.raw()));
-        self.warnings.extend(new.map(|note| format!("the server says: {note}")));
-    }
+/// Adds a server's notes, but for those that this end has, too.
+pub(crate) fn hear(outcome: &mut Result<Summary, TransferError>, said: &[ForeignText]) {
+    let own = match outcome {
+        Ok(summary) => Some(&mut summary.warnings),
+        Err(error) => error.notes(),
+    };
+    let Some(own) = own else { return };
+    let new = said.iter().filter(|note| own.iter().all(|own| own != note.raw()));
+    let new: Vec<String> = new.map(|note| format!("the server says: {note}")).collect();
+    own.extend(new);
 }
 
 /// The report under construction; clones share it.

@@ -23,15 +23,17 @@ impl From<TransferError> for Failure {
                 return Self::new(Kind::Refused, "the other end stopped")
                     .said(without_codes(said.raw()).into());
             }
-            TransferError::PeerIncomplete { count, files, missing, .. } => {
+            TransferError::PeerIncomplete { count, files, missing, notes, .. } => {
                 let noun = if *count == 1 { "file" } else { "files" };
                 let failure = Self::new(Kind::Incomplete, format!("the receiver lacks {count} {noun}"));
-                if missing.is_empty() {
-                    return failure.said(without_codes(files.raw()).into());
-                }
-                let files: Vec<String> =
-                    missing.iter().map(|file| without_codes(&file.to_string())).collect();
-                return named(failure, *count, &files);
+                let failure = if missing.is_empty() {
+                    failure.said(without_codes(files.raw()).into())
+                } else {
+                    let files: Vec<String> =
+                        missing.iter().map(|file| without_codes(&file.to_string())).collect();
+                    named(failure, *count, &files)
+                };
+                return notes.iter().fold(failure, |failure, note| failure.detail(without_codes(note)));
             }
             TransferError::Io { action, path, source } => {
                 let mut failure = Self::file(action, path, source);
@@ -196,14 +198,17 @@ mod tests {
             files: "f0: full".into(),
             missing,
             changed: false,
+            notes: vec!["the server says: it stores no times".into()],
         };
         let failure = Failure::from(lacks((0..12).map(file).collect()));
-        assert_eq!(failure.details.len(), 12);
+        assert_eq!(failure.details.len(), 13);
         let text = failure.render(Paint::OFF);
         let first = "error: the receiver lacks 12 files\n  f0: the receiver says \"full\\u{a}\"\n";
-        assert!(text.starts_with(first) && text.ends_with("\n  and 2 more; `-v` names them\n"), "{text}");
+        let last = "\n  and 2 more; `-v` names them\n  the server says: it stores no times\n";
+        assert!(text.starts_with(first) && text.ends_with(last), "{text}");
         let older = Failure::from(lacks(Vec::new())).render(Paint::OFF);
-        assert_eq!(older, "error: the receiver lacks 12 files\n  it said \"f0: full\"\n");
+        let note = "  the server says: it stores no times\n";
+        assert_eq!(older, format!("error: the receiver lacks 12 files\n{note}  it said \"f0: full\"\n"));
     }
 
     #[test]

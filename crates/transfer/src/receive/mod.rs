@@ -55,7 +55,7 @@ use crate::message::{Control, Request};
 use crate::path::RelPath;
 use crate::policy::{Conflict, Mirror, Placing};
 use crate::progress::Progress;
-use crate::report::{Report, Summary, Watch};
+use crate::report::{Report, Summary, Watch, hear};
 use ahead::{Asker, Fetch, InFlight};
 use begun::{Begun, begin};
 use commit::Committer;
@@ -153,14 +153,14 @@ pub(crate) async fn receive_until<C: Connection>(
         outcome = received => outcome,
         error = stop => Err(error),
     };
-    let outcome = match outcome {
+    let mut outcome = match outcome {
         Ok(()) => watch.report.finish(),
         Err(error) => Err(control.explain(error).await),
     };
     let notes = control.part(&outcome).await;
     let done = progress.snapshot();
-    outcome.map(|mut summary| {
-        summary.hear(&notes);
+    hear(&mut outcome, &notes);
+    outcome.map(|summary| {
         let but_unchecked = |bytes: u64| bytes.saturating_sub(summary.unchecked_bytes);
         let (bytes, resumed) = (but_unchecked(done.bytes_done), but_unchecked(done.bytes_resumed));
         Summary { bytes, resumed, moved: done.bytes_moved, ..summary }

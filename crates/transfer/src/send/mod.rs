@@ -39,7 +39,7 @@ use crate::manifest::totals;
 use crate::message::Control;
 use crate::packed::pack;
 use crate::progress::Progress;
-use crate::report::{Report, Summary};
+use crate::report::{Report, Summary, hear};
 use answer::{Service, answer};
 use listing::Listing;
 use memory::SILENCE;
@@ -84,21 +84,32 @@ pub(crate) async fn send_over<C: Connection>(
         outcome = serve(connection, &mut control, share, (progress, &report)) => outcome,
         reason = share.closed() => Err(TransferError::Closed(reason)),
     };
+    // The list names the other things to note.
+    let told: Vec<String> = report.bare().into_iter().collect();
     let outcome = match outcome {
-        Ok(()) => Ok(Summary { warnings: report.bare().into_iter().collect(), ..Summary::default() }),
-        Err(error) => Err(control.explain(error).await),
+        Ok(()) => Ok(Summary { warnings: told, ..Summary::default() }),
+        Err(error) => Err(control.explain(error).await.with_notes(told)),
     };
     let notes = control.part(&outcome).await;
-    outcome?;
-    report.count_kept();
-    let done = progress.snapshot();
-    report.add(|summary| {
-        (summary.bytes, summary.resumed, summary.moved) =
-            (done.bytes_done, done.bytes_resumed, done.bytes_moved);
-    });
-    let mut summary = report.finish()?;
-    summary.hear(&notes);
-    Ok(summary)
+    let mut outcome = match outcome {
+        Ok(_) => {
+            report.count_kept();
+            let done = progress.snapshot();
+            report.add(|summary| {
+                (summary.bytes, summary.resumed, summary.moved) =
+                    (done.bytes_done, done.bytes_resumed, done.bytes_moved);
+            });
+            report.finish()
+        }
+        Err(error) if control.is_with_server() => {
+            let own = report.finish().map_or_else(|_| Vec::new(), |summary| summary.warnings);
+            Err(error.with_notes(own))
+        }
+        // The user has seen them together with the ticket.
+        Err(error) => Err(error.with_notes(Vec::new())),
+    };
+    hear(&mut outcome, &notes);
+    outcome
 }
 
 fn stalled(after: Duration) -> TransferError {
@@ -193,7 +204,8 @@ fn conclude(verdict: Verdict, asks_for_copy: bool, report: &Report) -> Result<()
         }
         Control::Incomplete { count, failed_here: there, files, again } => {
             let changed = report.has_changed();
-            Err(TransferError::PeerIncomplete { count, there, again, files, missing, changed })
+            let notes = Vec::new();
+            Err(TransferError::PeerIncomplete { count, there, again, files, missing, changed, notes })
         }
         Control::Abort(reason) => Err(TransferError::Peer(reason)),
         _ => Err(TransferError::protocol("a control message that only senders send")),

@@ -42,7 +42,7 @@ async fn visit<T>(
     tokio::join!(client(near), serving)
 }
 
-async fn fetch(folders: &Folders, rights: Rights, paths: &[&str], to: &Path) -> Outcome {
+pub(super) async fn fetch(folders: &Folders, rights: Rights, paths: &[&str], to: &Path) -> Outcome {
     let wanted = Wanted::paths(paths)?;
     let options = ReceiveOptions::default();
     let run = async |near: Memory| get(&near, &wanted, directory(to), &options, &Progress::new()).await;
@@ -652,6 +652,31 @@ async fn a_client_learns_what_the_server_notes_about_its_files_and_no_other_send
     let (sent, received) = transfer(&all, directory(&folder), &ReceiveOptions::default()).await;
     received.unwrap();
     assert_eq!(sent.unwrap().warnings.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notes_of_a_server_and_its_client_are_kept_when_a_file_fails() {
+    let (_temp, folders, folder, here) = served(&[(TIMELESS, b""), ("a", b"one")]);
+    fs::write(here.join("a"), b"another").unwrap();
+    fs::write(here.join("c"), b"c").unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).unwrap();
+    let all = Share::from_paths(&[here.as_path()]).unwrap().contents_only();
+    let client = async |near: Memory| put(&near, &to("pub"), &all, &Progress::new()).await;
+    let (put, served) = visit(&folders, Rights::Write, client).await;
+    let Err(TransferError::PeerIncomplete { count: 1, notes, .. }) = &put else { panic!("{put:?}") };
+    let [left_out, note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(left_out.starts_with("socket is left out: "), "{notes:?}");
+    let told = "this file system cannot store the time of c: ";
+    assert!(note.starts_with(&format!("the server says: {told}")), "{notes:?}");
+    let Err(TransferError::Incomplete { notes, .. }) = &served[0] else { panic!("{served:?}") };
+    assert!(notes.iter().any(|note| note.starts_with(told)), "{notes:?}");
+
+    // The user of another sender has seen its own.
+    let (sent, _) = transfer(&all, directory(&folder), &ReceiveOptions::default()).await;
+    assert!(
+        matches!(&sent, Err(TransferError::PeerIncomplete { notes, .. }) if notes.is_empty()),
+        "{sent:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
