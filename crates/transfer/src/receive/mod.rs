@@ -24,9 +24,9 @@ mod room;
 mod shut;
 mod space;
 mod spelling;
+mod staged;
 mod symlink;
 mod target;
-mod staged;
 mod write;
 
 pub use offer::{Consent, Offer, OfferedName};
