@@ -27,7 +27,7 @@ impl Threads {
         Self::build(&mut Builder::new_multi_thread())
     }
 
-    /// Starts one for each core but one: a tunnel leaves that to the programs whose packets it carries. Each thread more costs wake-ups.
+    /// Starts one for each core but one: a tunnel or proxy leaves that to the programs whose data it carries. Each thread more costs wake-ups.
     pub fn start_all_but_one() -> Result<Self, Error> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self::build(Builder::new_multi_thread().worker_threads(cores.saturating_sub(1).max(1)))

@@ -129,7 +129,7 @@ fn key(text: &str) -> Result<PublicKey, String> {
 /// Runs an exit, or shows it.
 pub fn run(args: &ExitArgs, context: &Context) -> Result<(), Failure> {
     resources::allow_many_files();
-    let threads = Threads::start()?;
+    let threads = Threads::start_all_but_one()?;
     match &args.action {
         Some(ExitCommand::Status(args)) => threads.block_on(status(args)),
         None => threads.block_on(serve(&args.serve, *context)),

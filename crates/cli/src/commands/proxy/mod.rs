@@ -144,7 +144,7 @@ impl ProxyArgs {
 /// Runs a proxy, or shows it.
 pub fn run(args: &ProxyArgs, context: &Context) -> Result<(), Failure> {
     super::send::resources::allow_many_files();
-    let threads = Threads::start()?;
+    let threads = Threads::start_all_but_one()?;
     match (&args.action, &args.serve.exit) {
         (Some(ProxyCommand::Status(args)), _) => threads.block_on(status(args)),
         (None, Some(exit)) => threads.block_on(serve(&args.serve, exit, *context)),
