@@ -56,6 +56,9 @@ pub enum Malformed {
     /// The URL's scheme is not http.
     #[error("only http URLs are fetched by a proxy; for others, use CONNECT or SOCKS")]
     Scheme,
+    /// Its length is not a number, or it has both a length and chunks, or two lengths.
+    #[error("the request does not say clearly where its body ends")]
+    Length,
     /// The destination is not a host with a port.
     #[error("the destination is not understood")]
     Destination,
@@ -88,7 +91,7 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request, usize)>, Malformed> {
     let host = host.rsplit_once('@').map_or(host, |(_credentials, host)| host);
     let to = authority(host, Some(80)).ok_or(Malformed::Destination)?;
     let (head, upgrades) = forwarded((method, path, host), parsed.version.unwrap_or(1), parsed.headers);
-    let body = Body::announced(parsed.headers, upgrades).ok_or(Malformed::Syntax)?;
+    let body = Body::announced(parsed.headers, upgrades).ok_or(Malformed::Length)?;
     Ok(Some((Request::Forward { to, head, body }, length)))
 }
 
@@ -231,6 +234,14 @@ mod tests {
                 .1
                 .starts_with("GET /?x HTTP/1.1\r\nHost: [::1]\r\n")
         );
+    }
+
+    #[test]
+    fn a_request_with_a_length_and_chunks_is_refused() {
+        let both =
+            "POST http://a.example/ HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(request(both.as_bytes()), Err(Malformed::Length));
+        assert!(rejection(Malformed::Length).starts_with(b"HTTP/1.1 400 "));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod forward;
 mod handshake;
 mod remote;
 mod upstream;
+mod waiting;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +20,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::body::Body;
 use crate::copy;
@@ -33,6 +34,7 @@ use crate::target::Target;
 use handshake::{Asked, Protocol, handshake, refuse};
 use remote::Remote;
 use upstream::Upstream;
+use waiting::Waiting;
 
 pub use dialer::ExitDialer;
 pub use forward::Forward;
@@ -191,19 +193,20 @@ impl Proxy {
     /// Accepts connections at a port.
     async fn accept(self: Arc<Self>, port: usize) {
         let mut connections = JoinSet::new();
-        // Whether programs wait because no connection could be accepted; said once.
-        let mut is_waiting = false;
+        let mut waiting = Waiting::default();
         loop {
             // Those that are over are forgotten.
             while connections.try_join_next().is_some() {}
             let Ok(room) = self.room.clone().acquire_owned().await else { return };
             let (mut connection, to) = match self.ports[port].accept().await {
                 Ok(accepted) => {
-                    is_waiting = false;
+                    if waiting.on_accepted(Instant::now()) {
+                        tracing::warn!("programs no longer wait for a connection to the proxy");
+                    }
                     accepted
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut is_waiting, true) {
+                    if waiting.on_failure(Instant::now()) {
                         tracing::warn!("programs wait for a connection to the proxy: {error}");
                     }
                     sleep(PAUSE).await;
