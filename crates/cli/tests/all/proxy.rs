@@ -177,6 +177,14 @@ fn is_echoed(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
+fn a_named_key_file_that_is_missing_is_made_at_both_ends() {
+    let scratch = Scratch::new();
+    let keys = ["exit.key", "proxy.key"].map(|name| scratch.text(name));
+    let _pair = Pair::start(&["--key", &keys[0]], &["--key", &keys[1]]);
+    assert!(keys.iter().all(|key| std::path::Path::new(key).exists()));
+}
+
+#[test]
 fn every_protocol_reaches_a_destination_by_address_and_by_name() {
     let port = server(echo);
     let pair = Pair::start(&[], &["--forward", &format!("0=127.0.0.1:{port}")]);

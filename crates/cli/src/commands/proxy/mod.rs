@@ -5,7 +5,7 @@ pub(super) mod text;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anabranch_node::{Dial, Threads, keyfile};
+use anabranch_node::{Dial, Threads};
 use anabranch_proxy::{
     Forward, MOST_CONNECTIONS, Method, Proxy, ProxyError, ProxyNotice, ProxyOptions, RedirectError,
     Redirection, session_config,
@@ -169,7 +169,7 @@ async fn serve(args: &ServeArgs, exit: &NodeWord, context: Context) -> Result<()
     let proxy = Proxy::bind(&options).await.map_err(|error| failure(&error))?;
     let listen = proxy.local_addr();
     let session = args.congestion.of(session_config());
-    let node = args.node.node().key(keyfile::named_or_usual(args.node.key.as_deref())?).session(session);
+    let node = args.node.node().key(args.node.load_key()?).session(session);
     let node = node.path_rules(args.node.paths_wanted.rules()?).control(args.running.control.clone());
     let node = node.start().await?;
     let (socket, asked) = (runtime_socket("proxy", listen.port())?, proxy.clone());
