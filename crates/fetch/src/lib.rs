@@ -10,6 +10,7 @@
 //! | `plan` | which source fetches which bytes next | none |
 //! | `ranges`, `limit`, `url`, `checksum`, `metalink` | sets of ranges, rate limits, addresses, hashes, lists | none |
 //! | `http::head`, `http::validator` | what a response means | none |
+//! | `peers` | which address of a server is used | none |
 //! | `dns` | addresses by the name servers of an interface | sockets |
 //! | `route`, `tls` | connections over an interface or through an exit | sockets |
 //! | `http`, `ftp`, `connection` | requests | sockets |
@@ -27,6 +28,7 @@ mod hosts;
 mod http;
 mod limit;
 mod metalink;
+mod peers;
 mod plan;
 mod progress;
 mod ranges;

@@ -3,12 +3,18 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_proxy::{ExitDialer, race};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 use crate::dns::resolve;
+use crate::peers::Peers;
+
+/// How long an address that has answered may take to accept another connection before others are tried.
+const KNOWN: Duration = Duration::from_secs(3);
 
 /// Bytes both ways.
 pub trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -40,33 +46,56 @@ pub enum Route {
 impl Route {
     /// Opens a TCP connection.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<Wire> {
-        Ok(self.connect_known(host, port).await?.0)
+        Ok(self.connect_known((host, port), &Peers::default()).await?.0)
     }
 
-    /// Opens a TCP connection; also returns the host by which the same machine can be reached again. A name may have
-    /// several machines.
-    pub async fn connect_known(&self, host: &str, port: u16) -> io::Result<(Wire, String)> {
-        match self {
-            Self::System => connect(resolve(host, port, None).await?, None).await,
-            Self::Outlet(outlet) => connect(resolve(host, port, Some(outlet)).await?, Some(outlet)).await,
-            Self::Exit(exit) => Ok((Box::new(exit.connect(host, port).await?), host.to_owned())),
+    /// Opens a TCP connection, to the address of the server that answered before if there is one; also returns the address,
+    /// unless an exit chose it. A name may have several machines.
+    pub async fn connect_known(
+        &self,
+        (host, port): (&str, u16),
+        peers: &Peers,
+    ) -> io::Result<(Wire, Option<IpAddr>)> {
+        let outlet = match self {
+            Self::System => None,
+            Self::Outlet(outlet) => Some(outlet),
+            Self::Exit(exit) => return Ok((Box::new(exit.connect(host, port).await?), None)),
+        };
+        if let Some(own) = peers.own((host, port), self) {
+            match timeout(KNOWN, attempt((own, port).into(), outlet.cloned())).await {
+                Ok(Ok(stream)) => return Ok((Box::new(stream), Some(own))),
+                failed => {
+                    tracing::debug!(host, %own, ?failed, "an address that answered takes no connection");
+                }
+            }
+            peers.forget((host, port), self);
         }
+        let mut addresses = resolve(host, port, outlet).await?;
+        if let Some(outlet) = outlet {
+            addresses.retain(|address| outlet.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4()));
+        }
+        if let Some(known) = peers.among((host, port), &addresses)
+            && addresses.len() > 1
+        {
+            if let Ok(Ok(stream)) = timeout(KNOWN, attempt(known, outlet.cloned())).await {
+                return Ok((Box::new(stream), Some(known.ip())));
+            }
+            addresses.retain(|address| *address != known);
+        }
+        let stream = connect(addresses, outlet).await?;
+        let ip = stream.peer_addr()?.ip();
+        Ok((Box::new(stream), Some(ip)))
     }
 }
 
 /// Connects to the first of these addresses that answers.
-async fn connect(mut addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Result<(Wire, String)> {
-    if let Some(outlet) = outlet {
-        addresses.retain(|address| outlet.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4()));
-    }
+async fn connect(addresses: Vec<SocketAddr>, outlet: Option<&Outlet>) -> io::Result<TcpStream> {
     if addresses.is_empty() {
         return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "no address of the server fits"));
     }
     let connected = race(addresses, |address| attempt(address, outlet.cloned()), |_, later| later).await;
     let silent = || io::Error::new(io::ErrorKind::TimedOut, "the server does not answer");
-    let stream = connected.map_err(|error| error.unwrap_or_else(silent))?;
-    let peer = stream.peer_addr()?.ip().to_string();
-    Ok((Box::new(stream), peer))
+    connected.map_err(|error| error.unwrap_or_else(silent))
 }
 
 async fn attempt(address: SocketAddr, outlet: Option<Outlet>) -> io::Result<TcpStream> {
@@ -89,4 +118,29 @@ fn bind(socket: &TcpSocket, outlet: &Outlet, to: SocketAddr) -> io::Result<()> {
     }
     let own = outlet.addresses.iter().find(|own| own.is_ipv4() == to.is_ipv4());
     own.map_or(Ok(()), |own| socket.bind((*own, 0).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_address_that_answered_is_used_again_until_it_accepts_no_connection() {
+        let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = first.local_addr().unwrap().port();
+        let other = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
+        let (peers, server) = (Peers::default(), ("localhost", port));
+        let outlet = Outlet { interface: None, addresses: vec![[127, 0, 0, 1].into()] };
+        for route in [Route::System, Route::Outlet(outlet)] {
+            peers.note(server, &route, [127, 0, 0, 2].into());
+            let (_, ip) = route.connect_known(server, &peers).await.unwrap();
+            assert_eq!(ip, Some([127, 0, 0, 2].into()), "{route:?}");
+        }
+        drop(other);
+        let (_, ip) = Route::System.connect_known(server, &peers).await.unwrap();
+        assert!(ip.is_some_and(|ip| ip.is_loopback() && ip != IpAddr::from([127, 0, 0, 2])), "{ip:?}");
+        assert_eq!(peers.own(server, &Route::System), None);
+    }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anabranch_emulate::{EmulatedPath, Emulation};
-use anabranch_fetch::{Route, RouteUse};
+use anabranch_fetch::{FetchError, Route, RouteUse};
 use anabranch_link::{Limit, LinkConfig, LossModel};
 use anabranch_net::{Addresses, NodeKey, Rate, Span};
 use anabranch_node::{Access, Dial, Node};
@@ -225,6 +225,19 @@ async fn a_server_that_allows_one_request_gives_a_file_through_one_exit() {
     place.options.routes = vec![RouteUse { route, name: "exit".to_owned(), rank: 0, cap: None }];
     place.fetch().await.unwrap();
     assert!(place.content() == content, "wrong bytes");
+    stage.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_to_a_server_that_the_exit_does_not_allow_is_named() {
+    let server = Server::start(|_| Response::new(302, b"").with("Location", "http://10.9.8.7/a"));
+    let stage = Stage::new(&[Path::new(100.0, 0.5, 0.0)], false, "cubic").await;
+    let mut place = Place::new(&[server.url("/a")]);
+    let route = Route::Exit(stage.dialers[0].clone());
+    place.options.routes = vec![RouteUse { route, name: "exit".to_owned(), rank: 0, cap: None }];
+    let error = place.fetch().await.unwrap_err();
+    let FetchError::Refused(tried) = error else { panic!("{error}") };
+    assert_eq!(tried[0].why, "10.9.8.7, to which the server redirects: the exit does not allow this server");
     stage.close().await;
 }
 

@@ -291,6 +291,89 @@ async fn parts_without_the_version_of_the_first_are_not_mixed_with_it() {
     }
 }
 
+/// A part without a word about which bytes they are, with more bytes than it says, or with lengths that make no sense.
+fn malformed(kind: usize, right: Response) -> Response {
+    let part = Response { status: 206, headers: Vec::new(), ..right.clone() };
+    match kind {
+        0 => part,
+        1 => Response { body: [right.body.clone(), vec![0; 1000]].concat(), ..right },
+        2 => right.with("Content-Length", "10"),
+        _ => Response { has_length: false, ..right }.with("Content-Length", "-5"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_ranges_with_nonsense_sends_the_file_whole() {
+    let content = noise(SIZE, 70);
+    for kind in 0..4 {
+        // From the beginning, or after the first bytes.
+        for after in [0, 1] {
+            let body = content.clone();
+            let server = Server::changed(&content, move |request, right| match request.header("range") {
+                None => Response::new(200, &body),
+                Some(_) if request.number >= after => malformed(kind, right),
+                Some(_) => right,
+            });
+            fetched(&Place::new(&[server.url("/a")]), &content).await;
+            let asked = server.requests().len();
+            assert!(asked <= 5, "{kind}, {after}: {asked} requests");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_sends_nothing_but_nonsense_is_given_up_soon() {
+    let content = noise(SIZE, 71);
+    for after in [0, 1] {
+        let server = Server::changed(&content, move |request, right| match request.number >= after {
+            true => malformed(3, right),
+            false => right,
+        });
+        let error = Place::new(&[server.url("/a")]).fetch().await.unwrap_err();
+        assert!(causes(error).contains("cannot be read"));
+        let asked = server.requests().len();
+        assert!(asked <= 6, "{after}: {asked} requests");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_fails_or_does_not_answer_is_named_while_it_is_waited_for() {
+    let content = noise(SIZE, 72);
+    for (why, after) in [
+        ("the server answers 500", 0),
+        ("the server is busy or limits connections", 0),
+        ("no answer so far", 0),
+        ("the server answers 500", 1),
+        ("no bytes for", 1),
+    ] {
+        let server = Server::changed(&content, move |request, right| match why {
+            _ if request.number < after => right,
+            "the server answers 500" => Response::new(500, b""),
+            "the server is busy or limits connections" => Response::new(503, b""),
+            _ => {
+                std::thread::sleep(Duration::from_secs(60));
+                right
+            }
+        });
+        let place = Place::new(&[server.url("/a")]);
+        let (progress, stop) = (Progress::default(), Notify::new());
+        let named = async {
+            while !progress
+                .take()
+                .sources
+                .iter()
+                .any(|source| source.why.as_deref().is_some_and(|told| told.starts_with(why)))
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            ended = fetch(&place.job, &place.options, &progress, &stop) => panic!("{why}: {ended:?}"),
+            () = named => {}
+        }
+    }
+}
+
 #[tokio::test]
 async fn one_page_in_place_of_the_file_does_not_cost_the_bytes_that_came() {
     let (content, shown) = (noise(SIZE, 24), AtomicUsize::new(0));

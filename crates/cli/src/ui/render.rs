@@ -87,8 +87,8 @@ fn columns(path: &PathLine, paint: Paint, shown: Columns) -> String {
         PathState::Suspect => {
             format!("{numbers}  {}", paint.yellow(reason(path, "acknowledgements overdue")))
         }
-        PathState::Failed => format!("{numbers}  {}", paint.red("silent")),
-        PathState::Validating => paint.dim("validating"),
+        PathState::Failed => format!("{numbers}  {}", paint.red(reason(path, "silent"))),
+        PathState::Validating => paint.dim(reason(path, "validating")),
         PathState::Closing => paint.dim("closing"),
         PathState::Standby => format!("{numbers}  {}", paint.dim(reason(path, "standby"))),
         PathState::Closed => format!("{numbers}  {}", paint.dim("closed")),
@@ -190,6 +190,9 @@ fn plain_path(path: &PathLine) -> String {
             None => label,
         },
         PathState::Suspect => format!("{} suspect", rated()),
+        PathState::Failed | PathState::Validating if path.why.is_some() => {
+            format!("{} ({})", rated(), reason(path, ""))
+        }
         PathState::Failed => format!("{} silent", rated()),
         PathState::Validating => format!("{label} validating"),
         PathState::Closing => format!("{label} closing"),
@@ -438,6 +441,10 @@ mod tests {
         assert_eq!(line(&paths), format!("{whole}wlan0 48.1 Mbit/s 50 %, eth0 silent"));
         paths[1] = path("eth0", 46.2, PathState::Suspect);
         assert_eq!(line(&paths), format!("{whole}wlan0 48.1 Mbit/s 50 %, eth0 46.2 Mbit/s suspect"));
+        for state in [PathState::Failed, PathState::Validating] {
+            paths[1] = PathLine { why: Some("the server answers 500".into()), ..path("eth0", 0.0, state) };
+            assert!(line(&paths).ends_with(", eth0 (the server answers 500)"));
+        }
         assert_eq!(plain_line(&total(5, None), &[], &[]), "5 B, 94.3 Mbit/s, 1 min 12 s left");
     }
 

@@ -1,10 +1,11 @@
 //! The first bytes of a source: they show the file's size and version, and that all mirrors have the same file.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::PROBE;
 use super::open::Opened;
@@ -16,8 +17,18 @@ use crate::plan::{LONGEST_WAIT, Trouble};
 use crate::progress::Progress;
 use crate::source::{Answer, Refusal, Source, Wanted};
 
-/// Pauses between attempts to open a source.
+/// Pauses between attempts to open a source. Only one whose server answers over another route gets all of them.
 const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
+/// How many of them others get: where the server is busy, where a connection fails, and where answers make no sense.
+const MOST_BUSY: usize = 5;
+const MOST_FAILED: usize = 4;
+const MOST_MALFORMED: usize = 2;
+/// A source that has failed for so long is not asked again.
+const GIVE_UP: Duration = Duration::from_secs(30);
+/// How long the first attempt may take. A new connection may help where the first one has stuck.
+const FIRST_PATIENCE: Duration = Duration::from_secs(15);
+/// A source that does not answer for so long is named.
+const SLOW: Duration = Duration::from_secs(3);
 /// The first pause of a source whose server limits requests and answers over another route.
 const BESIDE_ANOTHER: Duration = Duration::from_secs(8);
 /// Why sources are not used.
@@ -109,9 +120,22 @@ pub(super) async fn open(
     serves: &watch::Sender<bool>,
 ) -> Result<First, Trouble> {
     let source = &opened.source;
-    let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms));
+    let show = |why: String| {
+        progress.update(|snapshot| snapshot.sources[opened.index].why = Some(why));
+    };
+    let begin = Instant::now();
+    let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms)).enumerate();
+    let mut patience = FIRST_PATIENCE;
     loop {
-        let first = timeout(PATIENCE, first_bytes(source, shape)).await;
+        let mut asking = pin!(timeout(patience, first_bytes(source, shape)));
+        let first = match timeout(SLOW, &mut asking).await {
+            Ok(first) => first,
+            Err(_) => {
+                show("no answer so far".to_owned());
+                asking.await
+            }
+        };
+        patience = PATIENCE;
         serves.send_modify(|serves| *serves |= matches!(first, Ok(Ok(_))));
         let refusal = match first.unwrap_or_else(|_| Err(failed("the first bytes do not come"))) {
             Ok(first) => return Ok(first),
@@ -123,31 +147,37 @@ pub(super) async fn open(
                 Trouble::Failed("the file changed meanwhile".to_owned())
             }
         };
-        // Of the few requests that the server answers, this would be one less for the other route.
-        let is_second = matches!(trouble, Trouble::Busy(_)) && *serves.borrow();
-        let least = if is_second { BESIDE_ANOTHER } else { Duration::ZERO };
-        let asked = match &trouble {
+        let is_second = *serves.borrow();
+        let (most, asked) = match &trouble {
             // The user may have to log in first.
             Trouble::Useless(_) | Trouble::Page => return Err(trouble),
             Trouble::Busy(pause) => {
-                pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos()))
+                (MOST_BUSY, pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos())))
             }
-            Trouble::Failed(_) | Trouble::NoParts(_) => Duration::ZERO,
+            Trouble::Failed(_) if begin.elapsed() >= GIVE_UP && !is_second => return Err(trouble),
+            Trouble::Failed(_) => (MOST_FAILED, Duration::ZERO),
+            Trouble::NoParts(_) => (MOST_MALFORMED, Duration::ZERO),
         };
+        let most = if is_second { PAUSES_MS.len() } else { most };
+        // Of the few requests that the server answers, this would be one less for the other route.
+        let is_limited = matches!(trouble, Trouble::Busy(_)) && is_second;
+        let least = if is_limited { BESIDE_ANOTHER } else { Duration::ZERO };
         let longest = Duration::from_nanos(LONGEST_WAIT.as_nanos());
         let Some(pause) = pauses
-            .find(|pause| *pause >= least)
-            .map(|pause| pause.max(asked))
+            .find(|(_, pause)| *pause >= least)
+            .filter(|(number, _)| *number < most)
+            .map(|(_, pause)| pause.max(asked))
             .filter(|pause| *pause <= longest)
         else {
             return Err(trouble);
         };
         tracing::debug!(source = source.label, ?trouble, ?pause, "asking again");
-        if trouble.is_notable() {
-            let why = trouble.why();
+        let is_notable = trouble.is_notable();
+        let why = trouble.why();
+        if is_notable {
             progress.note(format!("{}: {why}", source.label));
-            progress.update(|snapshot| snapshot.sources[opened.index].why = Some(why));
         }
+        show(why);
         sleep(pause).await;
     }
 }
@@ -178,7 +208,10 @@ async fn first_bytes(source: &Source, shape: Shape) -> Result<First, Refusal> {
             })));
         }
         // A server that cannot deal with ranges may still have the file.
-        Err(Refusal::NoSuchBytes(_)) => whole(source, &mut connection).await?,
+        Err(Refusal::NoSuchBytes(_) | Refusal::Trouble(Trouble::NoParts(_))) => {
+            connection.close();
+            whole(source, &mut connection).await?
+        }
         answer => answer?,
     };
     if answer.is_part && answer.size.is_none() {

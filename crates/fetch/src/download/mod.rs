@@ -19,7 +19,7 @@ mod whole;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anabranch_wire::{Span, Time};
@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 
 use crate::checksum::Checksum;
 use crate::error::FetchError;
+use crate::peers::Peers;
 use crate::progress::{Progress, SourceStatus};
 use crate::route::Route;
 use crate::source::Source;
@@ -42,6 +43,8 @@ const PROBE: u64 = 64 << 10;
 const PROVES: &str = "`--checksum` proves the whole file";
 /// How often a download begins again because the file changed or a server without ranges broke off.
 const MOST_BEGINNINGS: usize = 3;
+/// After so many changes, one answer has to bring the whole file.
+const MOST_CHANGES: usize = 2;
 
 /// A file to fetch.
 #[derive(Clone, Debug)]
@@ -123,8 +126,10 @@ struct Context<'a> {
     excluded: Mutex<Vec<usize>>,
     /// The file began as something else than a web page, so a page is not the file.
     is_no_page: AtomicBool,
-    /// A server left the version of the file out of an answer, so one answer has to bring everything.
-    takes_whole: AtomicBool,
+    /// Why one answer has to bring everything: what the server does with the versions of its parts.
+    takes_whole: Mutex<Option<&'static str>>,
+    /// The addresses of servers that answered.
+    peers: Peers,
 }
 
 impl Context<'_> {
@@ -134,6 +139,15 @@ impl Context<'_> {
 
     fn now(&self) -> Time {
         now(self.begin)
+    }
+
+    fn takes_whole(&self) -> Option<&'static str> {
+        *self.takes_whole.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, one answer has to bring everything.
+    fn take_whole(&self, why: &'static str) {
+        self.takes_whole.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
     }
 }
 
@@ -159,9 +173,10 @@ pub async fn fetch(
         is_patient: AtomicBool::new(false),
         excluded: Mutex::default(),
         is_no_page: AtomicBool::new(false),
-        takes_whole: AtomicBool::new(false),
+        takes_whole: Mutex::new(None),
+        peers: Peers::default(),
     };
-    let mut beginnings = 1;
+    let (mut beginnings, mut changes) = (1, 0);
     loop {
         let unfit = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => FetchError::Exists(job.target.clone()),
@@ -177,6 +192,12 @@ pub async fn fetch(
         match ended {
             Err(Ended::Again(error)) if beginnings < MOST_BEGINNINGS => {
                 beginnings += 1;
+                changes += usize::from(matches!(error, FetchError::Changed));
+                if changes == MOST_CHANGES && job.mirrors.iter().any(|mirror| mirror.scheme().is_http()) {
+                    // Several machines with versions of their own may answer, or the file changes all the time.
+                    context.take_whole("names another version in other answers");
+                    beginnings = 1;
+                }
                 context.is_patient.store(matches!(error, FetchError::Outranked(_)), Ordering::Relaxed);
                 progress.note(format!("{error}; beginning again"));
             }
@@ -223,6 +244,9 @@ impl Options {
 
 impl Context<'_> {
     async fn attempt(&self, store: Store, journal: Option<Journal>) -> Result<Report, Ended> {
+        if let Some(journal) = &journal {
+            self.peers.remember(&journal.peers);
+        }
         if journal.as_ref().is_some_and(|journal| !journal.is_page) {
             self.is_no_page.store(true, Ordering::Relaxed);
         }
@@ -303,7 +327,8 @@ impl Context<'_> {
             .map(|(index, route, url)| {
                 let label =
                     if many { format!("{} {}", route.name, url.authority()) } else { route.name.clone() };
-                let source = Source::new(url.clone(), route.route.clone(), label, self.options.tls.clone());
+                let (tls, peers) = (self.options.tls.clone(), self.peers.clone());
+                let source = Source::new(url.clone(), route.route.clone(), label, tls, peers);
                 (Arc::new(source), index)
             })
             .collect()

@@ -64,6 +64,8 @@ pub(super) struct Opening {
     changed: Vec<Url>,
     /// No bytes are there.
     is_fresh: bool,
+    /// The numbers of sources that were opened again at another address.
+    reopened: Vec<usize>,
 }
 
 impl Opening {
@@ -90,6 +92,7 @@ impl Opening {
             passed: Vec::new(),
             changed: Vec::new(),
             is_fresh,
+            reopened: Vec::new(),
         };
         opening.widen(context);
         opening
@@ -127,7 +130,7 @@ impl Opening {
                 ahead.push(Ahead { mirror, is_long, serves: serves.clone() });
             }
             let shape = match is_long {
-                _ if context.takes_whole.load(Ordering::Relaxed) => Shape::Whole,
+                _ if context.takes_whole().is_some() => Shape::Whole,
                 true => Shape::Long,
                 false => Shape::Short,
             };
@@ -141,6 +144,24 @@ impl Opening {
                 (opened, first)
             });
         }
+        true
+    }
+
+    /// Opens a source again, once, at the address that answers over another route. Returns whether it does.
+    pub(super) fn reopen(&mut self, context: &Context<'_>, opened: &Opened) -> bool {
+        let source = &opened.source;
+        let server = (source.mirror.host(), source.mirror.port());
+        if self.reopened.contains(&opened.index) || !context.peers.differ(server, &source.route) {
+            return false;
+        }
+        context.peers.forget(server, &source.route);
+        self.reopened.push(opened.index);
+        self.unanswered.push(opened.index);
+        let (opened, progress) = (opened.clone(), context.progress.clone());
+        self.pending.spawn(async move {
+            let first = open(&opened, &progress, Shape::Short, &watch::Sender::new(true)).await;
+            (opened, first)
+        });
         true
     }
 
@@ -225,7 +246,8 @@ impl Opening {
         let mut since = None;
         loop {
             let is_sure = |answered: &(Opened, First)| {
-                self.may_fit(answered, held) && !self.awaits_earlier(context, &answered.0)
+                let may_fit = self.may_fit(answered, held) || context.takes_whole().is_some();
+                may_fit && !self.awaits_earlier(context, &answered.0)
             };
             if self.whole.as_ref().is_some_and(is_sure)
                 && let Some(whole) = self.whole.take()

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anabranch_wire::Span;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, interval};
 
@@ -23,6 +24,9 @@ use crate::store::{Journal, Piece, mirror_and_route};
 
 /// How often the journal is written.
 const CHECKPOINT: Duration = Duration::from_secs(1);
+
+/// A source without bytes for longer is named.
+const SLOW: Span = Span::from_secs(3);
 
 /// Why a mirror does not take part.
 const CHANGED: &str = "its file is another one now";
@@ -102,6 +106,10 @@ impl Context<'_> {
     }
 }
 
+fn no_bytes(silent: Span) -> String {
+    format!("no bytes for {:.0} s", silent.as_secs_f64())
+}
+
 /// The versions on the mirrors that sent what an earlier attempt left.
 fn facts(journal: &Journal) -> Vec<Fact> {
     let origins = journal.origins();
@@ -124,7 +132,7 @@ pub(super) struct Run<'a> {
     opening: Opening,
     pub(super) active: Vec<Arc<Active>>,
     lanes: JoinSet<Result<(), Halt>>,
-    resumed: u64,
+    pub(super) resumed: u64,
     /// The versions of the file on all mirrors that sent bytes, in earlier attempts first.
     pub(super) facts: Vec<Fact>,
     keep: Keep,
@@ -164,6 +172,7 @@ impl Run<'_> {
             stream: Mutex::new(part.stream),
             origin,
             bytes: AtomicU64::new(0),
+            answers: AtomicUsize::new(0),
         }));
     }
 
@@ -183,6 +192,8 @@ impl Run<'_> {
             (First::Part(_), _) if self.opening.has_changed(&opened.source.mirror) => CHANGED,
             (_, Some(why)) => why,
             (First::Part(part), None) => match self.other_version(opened, &part) {
+                // Another machine of the same name may have answered.
+                Some(_) if self.opening.reopen(self.context, opened) => return Ok(()),
                 Some(why) => why,
                 None => {
                     self.admit(opened, *part);
@@ -281,6 +292,7 @@ impl Run<'_> {
                     compared.notes(self.context).into_iter().for_each(|note| self.context.progress.note(note));
                     let used = self.active.iter().map(|active| self.context.mirror(active.index)).min();
                     self.context.note_unused(used.unwrap_or_default());
+                    self.note_unversioned();
                 }
             },
             () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
@@ -357,7 +369,7 @@ impl Run<'_> {
         };
         if !self.active.iter().any(is_of_use) {
             if changed.is_version_lost() {
-                self.context.takes_whole.store(true, Ordering::Relaxed);
+                self.context.take_whole("does not name the version of its parts");
                 return Err(Ended::Again(FetchError::Unversioned));
             }
             return Err(Ended::Again(FetchError::Changed));
@@ -394,8 +406,9 @@ impl Run<'_> {
             for active in &self.active {
                 let status = &mut snapshot.sources[active.index];
                 status.bytes = active.bytes.load(Ordering::Relaxed);
+                let silent = planner.silence_of(active.id, self.shared.now()).filter(|span| *span > SLOW);
                 (status.is_ready, status.why) = match planner.standing(active.id) {
-                    Standing::Ready => (true, None),
+                    Standing::Ready => (true, silent.map(no_bytes)),
                     Standing::Resting(why) | Standing::Out(why) => (false, Some(why.clone())),
                 };
             }
@@ -428,6 +441,7 @@ impl Run<'_> {
         versions.retain(|(mirror, _)| seen.insert(mirror.clone()));
         let mut journal = Journal::new(self.reference.size, versions);
         journal.is_page = !self.context.is_no_page();
+        journal.peers = self.context.peers.list();
         journal
     }
 

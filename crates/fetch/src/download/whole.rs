@@ -1,6 +1,6 @@
 //! A file from a server without ranges: one connection from the beginning to the end.
 
-use std::sync::atomic::Ordering;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -16,6 +16,8 @@ use crate::store::{Journal, Piece, Store};
 
 /// A server without bytes for this long is given up.
 const SILENT: Duration = Duration::from_secs(30);
+/// One without bytes for so long is named.
+const SLOW: Duration = Duration::from_secs(3);
 
 impl Context<'_> {
     /// Fetches a file by an answer that holds all of it. It cannot be resumed.
@@ -38,8 +40,7 @@ impl Context<'_> {
             self.note_unused(self.mirror(from.index));
         }
         let why = if answer.body.is_packed() { "compresses the file" } else { "sends no parts" };
-        let is_unversioned = self.takes_whole.load(Ordering::Relaxed);
-        let why = if is_unversioned { "does not name the version of its parts" } else { why };
+        let why = self.takes_whole().unwrap_or(why);
         self.progress
             .note(format!("the server {why}: one connection fetches the file, and it cannot be resumed"));
         let came = tokio::select! {
@@ -95,7 +96,16 @@ impl Context<'_> {
         let origin = self.origin(from);
         let most = answer.size.or(self.job.size).unwrap_or(u64::MAX);
         loop {
-            let piece = timeout(SILENT, answer.body.next()).await;
+            let piece = {
+                let mut next = pin!(timeout(SILENT, answer.body.next()));
+                match timeout(SLOW, &mut next).await {
+                    Ok(piece) => piece,
+                    Err(_) => {
+                        self.show_silent(from);
+                        next.await
+                    }
+                }
+            };
             let bytes = match piece.unwrap_or_else(|_| Err("the server is silent".to_owned())) {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => {
@@ -136,6 +146,11 @@ impl Context<'_> {
             let status = &mut snapshot.sources[from.index];
             (status.bytes, status.is_ready, status.why) = (came, true, None);
         });
+    }
+
+    fn show_silent(&self, from: &Opened) {
+        let why = format!("no bytes for {} s", SLOW.as_secs());
+        self.progress.update(|snapshot| snapshot.sources[from.index].why = Some(why));
     }
 
     fn capped(&self, route: usize) -> Ended {

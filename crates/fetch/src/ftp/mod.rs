@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::http::validator::Validator;
+use crate::peers::Peers;
 use crate::plan::Trouble;
 use crate::route::{Route, Wire};
 use crate::tls::{Tls, trouble};
@@ -28,6 +29,8 @@ use reply::Reply;
 const ANSWER: Duration = Duration::from_secs(30);
 /// How long the last reply after a transfer may take.
 const LAST: Duration = Duration::from_secs(2);
+/// How long a server that answers commands may take to accept a data connection.
+const DATA: Duration = Duration::from_secs(5);
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
 
@@ -36,6 +39,7 @@ const PIECE: usize = 64 << 10;
 pub struct FtpConnection {
     route: Route,
     tls: Tls,
+    peers: Peers,
     open: Option<Control>,
 }
 
@@ -125,8 +129,8 @@ impl std::fmt::Debug for Control {
 
 impl FtpConnection {
     /// A connection that is not open yet.
-    pub fn new(route: Route, tls: Tls) -> Self {
-        Self { route, tls, open: None }
+    pub fn new(route: Route, tls: Tls, peers: Peers) -> Self {
+        Self { route, tls, peers, open: None }
     }
 
     /// Closes the control connection.
@@ -224,7 +228,9 @@ impl FtpConnection {
 
     async fn log_in(&mut self, url: &Url) -> Result<Control, Trouble> {
         let failed = |error: io::Error| trouble(&error);
-        let (mut wire, host) = self.route.connect_known(url.host(), url.port()).await.map_err(failed)?;
+        let asked = (url.host(), url.port());
+        let (mut wire, ip) = self.route.connect_known(asked, &self.peers).await.map_err(failed)?;
+        let host = ip.map_or_else(|| url.host().to_owned(), |ip| ip.to_string());
         let is_private = url.scheme() == Scheme::Ftps;
         // At the usual port of FTP, encryption begins after a command (RFC 4217).
         let asks_for_tls = is_private && url.port() == 21;
@@ -242,7 +248,7 @@ impl FtpConnection {
             begins_anywhere: None,
             is_sending: false,
         };
-        let greeting = control.read().await?;
+        let greeting = control.read().await.inspect_err(|_| self.peers.forget(asked, &self.route))?;
         if !greeting.is_done() {
             return Err(busy_or(greeting.code, "the server does not let anyone in"));
         }
@@ -280,6 +286,7 @@ impl FtpConnection {
         if !control.ask("TYPE I").await?.is_done() {
             return Err(Trouble::Useless("the server sends no binary files".to_owned()));
         }
+        ip.into_iter().for_each(|ip| self.peers.note(asked, &self.route, ip));
         Ok(control)
     }
 }
@@ -342,7 +349,7 @@ impl Control {
         let host = self.host.clone();
         if !self.lacks_extended {
             if let Some(port) = self.ask("EPSV").await?.extended_port()
-                && let Ok(data) = route.connect(&host, port).await
+                && let Ok(Ok(data)) = timeout(DATA, route.connect(&host, port)).await
             {
                 return Ok(data);
             }
@@ -352,6 +359,9 @@ impl Control {
         let Some(address) = reply.passive_address() else {
             return Err(Trouble::Failed(format!("the server opens no data connection ({})", reply.code)));
         };
-        route.connect(&host, address.port()).await.map_err(|error| Trouble::Failed(error.to_string()))
+        let failed = |why: String| Trouble::Failed(format!("the server's data connection fails: {why}"));
+        let connected = timeout(DATA, route.connect(&host, address.port())).await;
+        let connected = connected.map_err(|_| failed("it does not accept one".to_owned()))?;
+        connected.map_err(|error| failed(error.to_string()))
     }
 }

@@ -117,6 +117,8 @@ pub enum Verdict {
     Denied(u16),
     /// Another attempt may help.
     Retry(String),
+    /// The answer contradicts itself or the request. Without a range, it may not.
+    Malformed(String),
     /// No attempt helps.
     Useless(String),
 }
@@ -214,7 +216,7 @@ impl Head {
             Some(Ok(ContentRange::Bytes(range, _)))
                 if self.length.is_some_and(|length| length > range.end - range.start) =>
             {
-                Verdict::Retry("the server sends more bytes than it says".to_owned())
+                Verdict::Malformed("the server sends more bytes than it says".to_owned())
             }
             Some(Ok(ContentRange::Bytes(_, Some(size)))) if *size > LARGEST => {
                 Verdict::Useless(format!("the server announces an impossible size ({size} bytes)"))
@@ -222,12 +224,12 @@ impl Head {
             Some(Ok(ContentRange::Bytes(range, size))) if range.start <= start && start < range.end => {
                 Verdict::Part(range.start, *size)
             }
-            Some(_) => Verdict::Retry("the server sends other bytes than asked for".to_owned()),
+            Some(_) => Verdict::Malformed("the server sends other bytes than asked for".to_owned()),
             None if self.is_multipart => {
-                Verdict::Useless("the server sends several parts at once".to_owned())
+                Verdict::Malformed("the server sends several parts at once".to_owned())
             }
             None if self.status == 206 => {
-                Verdict::Retry("the server does not say which bytes it sends".to_owned())
+                Verdict::Malformed("the server does not say which bytes it sends".to_owned())
             }
             None if self.status == 200 => Verdict::Whole(self.length),
             None => Verdict::Useless(format!("the server answers {} without a file", self.status)),
@@ -254,7 +256,7 @@ mod tests {
             head(206, &headers).judge_success(1000, "/file")
         };
         assert!(matches!(judged("1000"), Verdict::Part(1000, _)));
-        assert!(matches!(judged("5000"), Verdict::Retry(_)));
+        assert!(matches!(judged("5000"), Verdict::Malformed(_)));
     }
 
     #[test]
@@ -267,9 +269,9 @@ mod tests {
             Verdict::Part(100, Some(500)),
             "an earlier start overlaps"
         );
-        assert!(matches!(head(206, &[range]).judge(99, "/a"), Verdict::Retry(_)), "a hole");
-        assert!(matches!(head(206, &[range]).judge(200, "/a"), Verdict::Retry(_)));
-        assert!(matches!(head(206, &[]).judge(0, "/a"), Verdict::Retry(_)));
+        assert!(matches!(head(206, &[range]).judge(99, "/a"), Verdict::Malformed(_)), "a hole");
+        assert!(matches!(head(206, &[range]).judge(200, "/a"), Verdict::Malformed(_)));
+        assert!(matches!(head(206, &[]).judge(0, "/a"), Verdict::Malformed(_)));
         assert_eq!(head(200, &[("content-length", "7")]).judge(5, "/a"), Verdict::Whole(Some(7)));
         let unknown = ("content-range", "bytes 0-9/*");
         assert_eq!(head(206, &[unknown]).judge(0, "/a"), Verdict::Part(0, None));
@@ -288,7 +290,7 @@ mod tests {
             "bytes 0-5",
         ] {
             assert!(
-                matches!(head(206, &[("content-range", text)]).judge(0, "/a"), Verdict::Retry(_)),
+                matches!(head(206, &[("content-range", text)]).judge(0, "/a"), Verdict::Malformed(_)),
                 "{text}"
             );
         }

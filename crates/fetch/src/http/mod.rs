@@ -5,6 +5,7 @@ pub(crate) mod page;
 pub(crate) mod unpack;
 pub(crate) mod validator;
 
+use std::net::IpAddr;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::task::JoinHandle;
 
+use crate::peers::Peers;
 use crate::plan::Trouble;
 use crate::route::{Route, Wire};
 use crate::tls::{Tls, trouble};
@@ -49,7 +51,10 @@ impl Drop for Open {
 pub struct HttpConnection {
     route: Route,
     tls: Tls,
+    peers: Peers,
     open: Option<Open>,
+    /// The last server, and its address unless an exit chose it.
+    last: Option<(Url, IpAddr)>,
 }
 
 /// The variable parts of a request.
@@ -63,8 +68,22 @@ pub struct Ask {
 
 impl HttpConnection {
     /// A connection that is not open yet.
-    pub fn new(route: Route, tls: Tls) -> Self {
-        Self { route, tls, open: None }
+    pub fn new(route: Route, tls: Tls, peers: Peers) -> Self {
+        Self { route, tls, peers, open: None, last: None }
+    }
+
+    /// Notes that the server answers: later connections to it go to the same address.
+    pub fn keep_peer(&self) {
+        if let Some((server, ip)) = &self.last {
+            self.peers.note((server.host(), server.port()), &self.route, *ip);
+        }
+    }
+
+    /// Notes that the server gives no answer: the next connection to it may go to another address.
+    pub fn forget_peer(&self) {
+        if let Some((server, _)) = &self.last {
+            self.peers.forget((server.host(), server.port()), &self.route);
+        }
     }
 
     /// Closes the connection.
@@ -86,7 +105,11 @@ impl HttpConnection {
         }
         // The server may have closed a connection that was idle: one failure there is normal.
         let open = self.connect(url).await.map_err(|error| trouble(&error))?;
-        let sent = self.send(open, url, ask).await.map_err(|error| Trouble::Failed(describe(&error)))?;
+        let sent = self.send(open, url, ask).await;
+        if !matches!(sent, Ok(Some(_))) {
+            self.forget_peer();
+        }
+        let sent = sent.map_err(|error| unanswered(&error))?;
         sent.ok_or_else(|| Trouble::Failed("the server closed the connection".to_owned()))
     }
 
@@ -112,8 +135,10 @@ impl HttpConnection {
         Ok(Some(response))
     }
 
-    async fn connect(&self, url: &Url) -> std::io::Result<Open> {
-        let wire = self.route.connect(url.host(), url.port()).await?;
+    async fn connect(&mut self, url: &Url) -> std::io::Result<Open> {
+        self.last = None;
+        let (wire, ip) = self.route.connect_known((url.host(), url.port()), &self.peers).await?;
+        self.last = ip.map(|ip| (url.clone(), ip));
         let (wire, is_h2): (Wire, bool) = if url.scheme().is_encrypted() {
             let (stream, is_h2) = self.tls.http(wire, url.host()).await?;
             (Box::new(stream), is_h2)
@@ -135,6 +160,14 @@ impl HttpConnection {
             (Sender::One(sender), tokio::spawn(async move { drop(connection.await) }))
         };
         Ok(Open { server: url.clone(), sender, driver })
+    }
+}
+
+/// Why there is no response. One that cannot be read will probably come again.
+fn unanswered(error: &hyper::Error) -> Trouble {
+    match error.is_parse() {
+        true => Trouble::NoParts(format!("the server's answer cannot be read: {}", describe(error))),
+        false => Trouble::Failed(describe(error)),
     }
 }
 

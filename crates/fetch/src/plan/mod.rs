@@ -33,6 +33,8 @@ pub use source::{LONGEST_WAIT, SourceTerms, Standing, Trouble};
 
 /// While a lane of a source is silent for longer, its other lanes get no work.
 const SILENT: Span = Span::from_secs(2);
+/// A request without an answer for longer leaves its bytes to an open answer that goes on there.
+const LATE: Span = Span::from_secs(1);
 /// How soon a lane without work asks again.
 const ASK_AGAIN: Span = Span::from_millis(50);
 
@@ -206,17 +208,25 @@ impl Planner {
         if self.is_complete() || open > state.lanes() || !self.may_use(source) {
             return Next::Leave;
         }
-        let goes_on = self.lanes[lane.0].as_ref().is_some_and(|lane| lane.goes_on.is_some());
-        if now < ready_at && !goes_on {
+        let goes_on = self.lanes[lane.0].as_ref().and_then(|lane| lane.goes_on);
+        if now < ready_at && goes_on.is_none() {
             return Next::Wait(ready_at);
         }
-        if self.is_silent(source, now) {
+        let is_silent = self.is_silent(source, now);
+        if is_silent && goes_on.is_none() {
             return Next::Wait(now + ASK_AGAIN);
         }
         let cap = state.terms.cap;
         let most = cap.map_or(u64::MAX, |cap| self.caps[cap]);
-        let free = self.chunk(lane, now);
-        let range = if free.is_some() { free } else { self.share_of_another(lane, now) };
+        // Without a new request, an open answer brings the next bytes, also those of a request that is late.
+        let behind = goes_on.and_then(|at| self.asked_from(at, now));
+        let range = match (self.chunk(lane, now), behind) {
+            (Some(free), _) if goes_on == Some(free.start) => Some(free),
+            (_, Some((work, is_late))) => is_late.then_some(work),
+            (_, None) if is_silent => None,
+            (Some(free), None) => Some(free),
+            (None, None) => self.share_of_another(lane, now),
+        };
         let Some(range) = range else { return Next::Wait(now + ASK_AGAIN) };
         let range = range.start..range.end.min(range.start.saturating_add(most));
         if let Some(cap) = cap {
@@ -321,11 +331,24 @@ impl Planner {
         (lane.pace.silent_for(now), is_done)
     }
 
+    /// How long each lane of a source that has a request has been silent, at least; `None` without a request.
+    pub fn silence_of(&self, source: SourceId, now: Time) -> Option<Span> {
+        let busy = self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
+        busy.map(|lane| lane.pace.silent_for(now)).min()
+    }
+
     /// Whether rules and caps allow the source now.
     fn may_use(&self, source: SourceId) -> bool {
         let terms = self.sources[source.0].terms;
         let better = |other: &Source| other.terms.rank < terms.rank && other.works() && self.has_room(other);
         self.has_room(&self.sources[source.0]) && !self.sources.iter().any(better)
+    }
+
+    /// The rest of a request that begins with this byte, so it has brought none of it, and whether it is late.
+    fn asked_from(&self, at: u64, now: Time) -> Option<(Range<u64>, bool)> {
+        let mut busy = self.lanes.iter().flatten().filter_map(|lane| Some((lane, lane.work.as_ref()?)));
+        let (lane, work) = busy.find(|(_, work)| work.start == at && !self.received.covers(work))?;
+        Some((work.clone(), lane.pace.silent_for(now) > LATE))
     }
 
     /// Returns bytes to the cap of a source.

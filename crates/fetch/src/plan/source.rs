@@ -10,9 +10,12 @@ const MOST_FAILURES: u32 = 8;
 const MOST_PAGES: u32 = 5;
 /// A source is given up after so many refusals of parts in a row, within about four seconds.
 const MOST_DENIALS: u32 = 4;
+/// A source is given up after its server was busy so often in a row, within about a minute and a half.
+const MOST_BUSY: u32 = 12;
 /// A source with this many failures in a row does not count as working.
 const WORKING: u32 = 2;
-/// Pauses after failures: the first, which doubles, and the longest.
+/// Pauses after failures: the first, which doubles, and the longest. Those of a busy server grow by half: nothing is fetched until it is
+/// asked again.
 const FIRST_PAUSE: Span = Span::from_millis(500);
 const LONGEST_PAUSE: Span = Span::from_secs(30);
 /// The pause after a failed request that brought at least so many bytes.
@@ -67,6 +70,18 @@ impl Trouble {
         }
     }
 
+    /// The same for a host to which the server redirects.
+    #[must_use]
+    pub fn at_redirect(self, host: &str) -> Self {
+        let named = |why: String| format!("{host}, to which the server redirects: {why}");
+        match self {
+            Self::Failed(why) => Self::Failed(named(why)),
+            Self::NoParts(why) => Self::NoParts(named(why)),
+            Self::Useless(why) => Self::Useless(named(why)),
+            other => other,
+        }
+    }
+
     /// The reason in words, for people.
     pub fn why(self) -> String {
         match self {
@@ -76,7 +91,7 @@ impl Trouble {
                 let then = if pause > LONGEST_WAIT { ": try again after that" } else { "" };
                 format!("the server is busy and asks to wait {} s{then}", pause.as_nanos().div_ceil(NANOS))
             }
-            Self::Busy(_) => "the server limits connections".to_owned(),
+            Self::Busy(_) => "the server is busy or limits connections".to_owned(),
         }
     }
 }
@@ -196,8 +211,10 @@ impl Source {
         let most = match trouble {
             Trouble::Page => MOST_PAGES,
             Trouble::NoParts(_) => MOST_DENIALS,
+            Trouble::Busy(_) => MOST_BUSY,
             _ => MOST_FAILURES,
         };
+        let is_busy = matches!(trouble, Trouble::Busy(_));
         let (why, asked) = match trouble {
             Trouble::Useless(why) => return self.standing = Standing::Out(why),
             Trouble::Failed(why) => (why, Span::ZERO),
@@ -222,10 +239,15 @@ impl Source {
         // Lanes that fail together count once.
         if now >= self.rests_until {
             self.failures += 1;
-            let doubled = Span::from_nanos(FIRST_PAUSE.as_nanos() << (self.failures - 1)).min(LONGEST_PAUSE);
+            let times = self.failures - 1;
+            let nanos = match is_busy {
+                true => FIRST_PAUSE.as_nanos() * 3_u64.pow(times) / 2_u64.pow(times),
+                false => FIRST_PAUSE.as_nanos() << times,
+            };
+            let grown = Span::from_nanos(nanos).min(LONGEST_PAUSE);
             // A server that cuts its bodies short gets on by many requests.
             let is_getting_on = came >= WORTH_GOING_ON && asked == now;
-            self.rests_until = now + if is_getting_on { BRIEF_PAUSE } else { doubled };
+            self.rests_until = now + if is_getting_on { BRIEF_PAUSE } else { grown };
         }
         self.rests_until = self.rests_until.max(asked);
         let is_last = self.failures >= most;
@@ -250,6 +272,25 @@ impl Source {
             (self.lanes, self.rate_before) = (self.lanes + 1, rate);
         } else {
             self.settled = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_busy_for_a_while_is_asked_again_soon_after() {
+        for busy_s in 1..80 {
+            let (mut source, mut now) = (Source::new(SourceTerms::default(), Time::ZERO), Time::ZERO);
+            let free = Time::ZERO + Span::from_secs(busy_s);
+            while now < free {
+                source.on_trouble(Trouble::Busy(None), (0, 0), now);
+                now = source.ready_at().expect("it is not given up");
+            }
+            let late = now.since(free).as_secs_f64();
+            assert!(late <= busy_s as f64 / 2.0 + 0.5, "{late} s after {busy_s} s");
         }
     }
 }

@@ -411,3 +411,55 @@ fn an_answer_that_goes_on_keeps_the_bytes_behind_it() {
     let Next::Fetch(range) = planner.next(lanes[1], later) else { panic!("there is work") };
     assert_eq!(range.start, first.end);
 }
+
+#[test]
+fn an_open_answer_brings_what_a_silent_request_to_the_same_server_does_not() {
+    for rate in [1_000_000, 30_000_000] {
+        open_answer_beside_a_silent_request(rate);
+    }
+}
+
+/// The open answer brings so many bytes in a tenth of a second, so that it comes to the silent request late or soon.
+fn open_answer_beside_a_silent_request(rate: u64) {
+    let mut planner = planner(100_000_000, 1);
+    let (source, mut now) = (SourceId(0), Time::ZERO);
+    let first = planner.open_lane(source, now).unwrap();
+    planner.go_on(first, 0);
+    assert!(matches!(planner.next(first, now), Next::Fetch(_)));
+    // The first answer brings so many bytes; returns how far it has come.
+    let read = |planner: &mut Planner, bytes, now| {
+        let taken = planner.on_bytes(first, bytes, now);
+        if !taken.more {
+            planner.on_end(first, None, now);
+            planner.go_on(first, taken.at + taken.len);
+        }
+        (taken.at + taken.len, taken.more)
+    };
+    let second = loop {
+        now += Span::from_millis(100);
+        if let (at, false) = read(&mut planner, 10_000, now) {
+            assert!(matches!(planner.next(first, now), Next::Fetch(range) if range.start == at));
+        }
+        planner.adapt(now);
+        if let Some(lane) = planner.open_lane(source, now) {
+            break lane;
+        }
+    };
+    let Next::Fetch(silent) = planner.next(second, now) else { panic!("there is work") };
+    loop {
+        now += Span::from_millis(100);
+        match read(&mut planner, rate, now) {
+            (_, true) => {}
+            (at, false) if at == silent.start => break,
+            (at, false) => {
+                let next = planner.next(first, now);
+                assert!(matches!(&next, Next::Fetch(range) if range.start == at), "{next:?} at {at}");
+            }
+        }
+    }
+    let next = match planner.next(first, now) {
+        Next::Wait(_) => planner.next(first, now + LATE + STEP),
+        next => next,
+    };
+    assert_eq!(next, Next::Fetch(silent));
+}

@@ -2,7 +2,8 @@
 
 use tokio::time::timeout;
 
-use super::{ANSWER, FileBegin, MOST_STEPS, Refusal, Response, Source, Wanted};
+use super::follow::Response;
+use super::{ANSWER, FileBegin, MOST_STEPS, Refusal, Source, Wanted};
 use crate::connection::Body;
 use crate::http::HttpConnection;
 use crate::http::head::Verdict;

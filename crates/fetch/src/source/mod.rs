@@ -1,13 +1,13 @@
 //! A source: a mirror over a route. Asks it for bytes and checks what it answers.
 
 mod compare;
+mod follow;
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use tokio::time::{sleep, timeout};
 
 use crate::checksum::Checksum;
@@ -16,12 +16,14 @@ use crate::ftp::{FtpAnswer, FtpConnection};
 use crate::hosts::{Hosts, Standing};
 use crate::http::head::{Head, Verdict};
 use crate::http::validator::{Same, Validator};
-use crate::http::{Ask, HttpConnection, page};
+use crate::http::{HttpConnection, page};
+use crate::peers::Peers;
 use crate::plan::Trouble;
 use crate::route::Route;
 use crate::store::WrittenPart;
 use crate::tls::Tls;
-use crate::url::{Scheme, Url};
+use crate::url::Url;
+use follow::Response;
 
 /// How long a server may take to begin its answer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -36,8 +38,6 @@ const CONFIRM_PAUSES: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5), Duration::ZERO];
 /// A server is asked for the whole file after it refused so many parts in a row.
 const MOST_DENIALS: u32 = 2;
-/// Most redirects in a row.
-const MOST_REDIRECTS: usize = 10;
 
 /// A mirror over a route.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub struct Source {
     /// Its name for people.
     pub label: String,
     tls: Tls,
+    /// The addresses of servers that answered.
+    pub peers: Peers,
     memory: Mutex<Memory>,
 }
 
@@ -157,18 +159,6 @@ impl Refusal {
     }
 }
 
-/// A response that is no redirect.
-struct Response {
-    head: Head,
-    body: Incoming,
-    /// An address from an earlier redirect was asked.
-    was_redirected: bool,
-    /// A redirect led to this host.
-    is_redirect: bool,
-    /// The request had an `If-Range`.
-    was_conditional: bool,
-}
-
 /// How a response is dealt with.
 enum Step {
     Done(Box<Answer>),
@@ -182,17 +172,17 @@ enum Step {
 
 impl Source {
     /// A source that was not asked yet.
-    pub fn new(mirror: Url, route: Route, label: String, tls: Tls) -> Self {
-        Self { mirror, route, label, tls, memory: Mutex::default() }
+    pub fn new(mirror: Url, route: Route, label: String, tls: Tls, peers: Peers) -> Self {
+        Self { mirror, route, label, tls, peers, memory: Mutex::default() }
     }
 
     /// A new connection to it, opened when it is needed.
     pub fn connection(&self) -> Connection {
-        let (route, tls) = (self.route.clone(), self.tls.clone());
+        let (route, tls, peers) = (self.route.clone(), self.tls.clone(), self.peers.clone());
         if self.mirror.scheme().is_http() {
-            Connection::Http(HttpConnection::new(route, tls))
+            Connection::Http(HttpConnection::new(route, tls, peers))
         } else {
-            Connection::Ftp(FtpConnection::new(route, tls))
+            Connection::Ftp(FtpConnection::new(route, tls, peers))
         }
     }
 
@@ -388,6 +378,10 @@ impl Source {
                 Err(Refusal::Trouble(Trouble::Busy(pause)))
             }
             Verdict::Retry(why) => Err(Refusal::failed(why)),
+            Verdict::Malformed(why) => {
+                self.memory().denials += u32::from(wanted.size.is_some());
+                Err(Refusal::no_parts(&why))
+            }
             Verdict::Useless(why) => Err(Refusal::useless(why)),
             _ => Err(Refusal::useless("the server redirects without end")),
         }
@@ -432,47 +426,5 @@ impl Source {
         let is_lost = brings_bytes && memory.hosts.is_version_lost(version);
         memory.is_version_lost |= is_lost;
         is_lost
-    }
-
-    /// The condition for a request to `host`: that the file is still the one that the download began with.
-    fn if_range(&self, wanted: &Wanted, host: &str) -> Option<String> {
-        let memory = self.memory();
-        let is_late = wanted.size.is_some() && wanted.range.as_ref().is_some_and(|range| range.start > 0);
-        let usable = is_late && !memory.dislikes_if_range && !memory.is_plain();
-        memory.hosts.if_range(host).filter(|_| usable).map(str::to_owned)
-    }
-
-    /// Sends the request, and again wherever the server redirects to.
-    async fn follow(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Response, Refusal> {
-        let known = self.memory().redirected.clone();
-        let was_redirected = known.is_some();
-        let mut url = known.unwrap_or_else(|| self.mirror.clone());
-        for _ in 0..=MOST_REDIRECTS {
-            let host = url.authority();
-            let range = wanted.range.clone().filter(|_| wanted.size.is_none() || !self.memory().is_plain());
-            let ask = Ask { range, if_range: self.if_range(wanted, &host) };
-            let response = timeout(ANSWER, connection.get(&url, &ask)).await;
-            let response = response.map_err(|_| Refusal::failed("the server does not answer"))?;
-            let response = response.map_err(Refusal::Trouble)?;
-            let mut head = Head::read(response.status().as_u16(), response.headers(), SystemTime::now());
-            head = head.at(url.path());
-            head.validator = head.validator.of_host(host);
-            let Verdict::Redirect(to) = head.judge(0, "") else {
-                let is_redirect = url != self.mirror;
-                if is_redirect {
-                    self.memory().redirected = Some(url);
-                }
-                let (body, was_conditional) = (response.into_body(), ask.if_range.is_some());
-                return Ok(Response { head, body, was_redirected, is_redirect, was_conditional });
-            };
-            let next =
-                url.join(&to).map_err(|why| Refusal::useless(format!("a redirect leads nowhere: {why}")))?;
-            if !next.scheme().is_http() || (url.scheme() == Scheme::Https && next.scheme() == Scheme::Http) {
-                let why = format!("the server redirects to {next}, which is not encrypted");
-                return Err(Refusal::useless(why));
-            }
-            url = next;
-        }
-        Err(Refusal::useless("the server redirects without end"))
     }
 }

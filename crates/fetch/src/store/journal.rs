@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ pub struct Journal {
     pub is_page: bool,
     /// The mirror's address, and the version of the file there.
     pub versions: Vec<(String, Validator)>,
+    /// The addresses of servers that answered.
+    pub peers: Vec<(String, u16, IpAddr)>,
     /// Start and end of each range that is there, by its origin.
     origins: Vec<(String, Vec<(u64, u64)>)>,
 }

@@ -75,7 +75,7 @@ impl Display {
 }
 
 fn line(source: &SourceStatus, (rate, total): (f64, f64)) -> PathLine {
-    let state = match (source.is_ready, source.bytes) {
+    let state = match (source.is_ready && source.why.is_none(), source.bytes) {
         (true, _) => PathState::Active,
         (false, 0) => PathState::Validating,
         (false, _) => PathState::Failed,
@@ -88,5 +88,22 @@ fn line(source: &SourceStatus, (rate, total): (f64, f64)) -> PathLine {
         share: (total > 0.0).then(|| rate / total),
         state,
         why: source.why.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_is_waited_for_says_why() {
+        let state = |is_ready, why: Option<&str>, bytes| {
+            let source =
+                SourceStatus { is_ready, why: why.map(str::to_owned), bytes, ..SourceStatus::default() };
+            line(&source, (0.0, 0.0)).state
+        };
+        assert_eq!(state(true, None, 5), PathState::Active);
+        assert_eq!(state(true, Some("no bytes for 5 s"), 5), PathState::Failed);
+        assert_eq!(state(false, Some("no answer so far"), 0), PathState::Validating);
     }
 }
