@@ -153,6 +153,26 @@ fn a_path_whose_foreign_delay_ends_is_calm_again() {
 }
 
 #[test]
+fn a_path_stays_calm_through_a_moment_of_delay() {
+    let cable = CableConfig::new(20.0, Span::from_millis(4), 10.0);
+    let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &[cable], 3);
+    let (mut talker, mut listener) = (Talker::new(), Listener::default());
+    pair.establish(&mut [&mut talker, &mut listener]);
+    let at = |millis: u64| Time::ZERO + Span::from_millis(millis);
+    for (until, delay) in [(4_000, 60), (4_150, 2)] {
+        run_until(&mut pair, (&mut talker, &mut listener), at(until));
+        (0..2).for_each(|direction| pair.link(0, direction).set_delay(Span::from_millis(delay)));
+    }
+    run_until(&mut pair, (&mut talker, &mut listener), at(5_000));
+    let from = listener.messages.len();
+    run_until(&mut pair, (&mut talker, &mut listener), at(15_000));
+    let delays = talker.sent.iter().zip(&listener.messages).skip(from);
+    let mut delays: Vec<Span> = delays.map(|(sent, arrived)| arrived.since(*sent)).collect();
+    delays.sort();
+    assert!(delays[delays.len() * 95 / 100] <= Span::from_millis(10), "{}", delays[delays.len() * 95 / 100]);
+}
+
+#[test]
 fn an_overflow_path_joins_although_the_primary_one_keeps_its_queue_short() {
     let rule = anabranch_engine::PathRule {
         pattern: "cable1".parse().unwrap(),

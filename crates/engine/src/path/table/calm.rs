@@ -12,8 +12,8 @@ const LASTS: Span = Span::from_secs(2);
 const QUEUE: Span = Span::from_millis(3);
 /// Least packets that bulk data may have in flight on the calm path.
 const LEAST_PACKETS: u64 = 4;
-/// After this time the calm path's own queue has drained. A delay that remains has another cause, and to hold bulk data
-/// back would only slow them.
+/// In this time the calm path's own queue drains. A delay that remains has another cause, and to hold bulk data back would
+/// only slow them.
 const SETTLES: Span = Span::from_millis(500);
 /// Such a path is tried again after this time.
 const TRIED_AGAIN: Span = Span::from_secs(20);
@@ -30,6 +30,8 @@ pub(super) struct Calm {
     path: Option<PathId>,
     since: Time,
     until: Time,
+    /// Since when its queue is longer than bulk data keep it: at first, and after a moment without the processor.
+    long_since: Option<Time>,
     /// The path's highest delivery rate from `since` on. Where less in flight has lowered the present one, it would lower
     /// the number in flight again.
     rate: Rate,
@@ -45,8 +47,14 @@ impl Calm {
         self.delayed.retain(|(_, until)| *until > now);
         if !self.is(now, id) || self.delayed.len() < before {
             (self.path, self.since, self.rate) = (Some(id), now, path.delivery().rate());
-        } else if now >= self.since + SETTLES && !is_short(path) && !self.is_delayed(now, id) {
-            self.delayed.push((id, now + TRIED_AGAIN));
+            self.long_since = Some(now);
+        } else if is_short(path) {
+            self.long_since = None;
+        } else {
+            self.long_since.get_or_insert(now);
+            if !self.may_settle(now) && !self.is_delayed(now, id) {
+                self.delayed.push((id, now + TRIED_AGAIN));
+            }
         }
         self.rate = self.rate.max(path.delivery().rate());
         self.until = now + LASTS;
@@ -66,11 +74,14 @@ impl Calm {
         self.delayed.iter().any(|(known, until)| *known == path && now < *until)
     }
 
+    fn may_settle(&self, now: Time) -> bool {
+        self.long_since.is_none_or(|since| now < since + SETTLES)
+    }
+
     /// Bytes that bulk data may have in flight on a path; `None` for any number.
     pub(super) fn window(&self, now: Time, path: &Path) -> Option<u64> {
         let is_known = self.rate > Rate::ZERO && path.rtt().has_sample();
-        let may_settle = now < self.since + SETTLES || is_short(path);
-        if !is_known || !may_settle || !self.is(now, path.id()) || self.is_delayed(now, path.id()) {
+        if !is_known || !self.may_settle(now) || !self.is(now, path.id()) || self.is_delayed(now, path.id()) {
             return None;
         }
         let packet = path.size() as u64;
