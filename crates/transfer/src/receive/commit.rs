@@ -142,10 +142,11 @@ impl Work {
     fn run(&self, waiting: &Output<Complete>) {
         loop {
             let most = if self.groups.are_used() { TOGETHER } else { GROUP };
-            let files = waiting.take_many(most);
+            let mut files = waiting.take_many(most);
             if files.is_empty() {
                 return;
             }
+            files.retain(|file| !self.stage(file));
             let stamp = |file: &Complete| file.part.stamp(&file.job, &self.keeping, &self.watch.report);
             let devices: Vec<_> = files.iter().map(stamp).collect();
             let synced = self.groups.sync(&devices);
@@ -153,6 +154,21 @@ impl Work {
                 self.put_in_place(file, synced.is_some() && synced == device);
             }
         }
+    }
+
+    /// Keeps a file until the end if a directory has its place; false for others.
+    fn stage(&self, Complete { part, job, hash }: &Complete) -> bool {
+        // Hard links need a file in its place.
+        if job.clears.is_none() || self.links.as_ref().is_some_and(|links| links.concerns(job.index)) {
+            return false;
+        }
+        let keep = |id| {
+            let (job, found) = (Arc::clone(job), (id, part.len()));
+            self.tree.stage_file(StagedFile { job, found, hash: *hash, keeping: self.keeping.clone() });
+        };
+        let kept = part.id().map(keep);
+        kept.unwrap_or_else(|error| self.watch.report.fail_io(&job.path, &error, cannot_make));
+        true
     }
 
     /// Renames a file, and syncs it first unless it is synced.
@@ -163,10 +179,6 @@ impl Work {
         let report = &self.watch.report;
         let left = (part.id(), part.len());
         let synced = if is_synced { Ok(()) } else { part.sync(&job, report) };
-        // Hard links need a file in its place.
-        if let (Ok(()), Some(_), None, (Ok(id), len)) = (&synced, job.clears, &links, &left) {
-            return self.tree.stage_file(StagedFile { job, id: *id, len: *len });
-        }
         match synced.and_then(|()| part.place(&job, report)) {
             Ok(()) => {
                 self.watch.progress.add_file();

@@ -62,6 +62,7 @@ impl FileJob {
 }
 
 /// Metadata for complete files.
+#[derive(Clone)]
 pub(crate) struct Keeping {
     /// The permission bits that files may have.
     pub mode_mask: u16,

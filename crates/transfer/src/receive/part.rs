@@ -82,6 +82,15 @@ impl PartFile {
         Ok(Self { directory, name, file, position: 0, len: len.min(most) })
     }
 
+    /// Opens the unfinished file for `final_name` again; `None` unless it has this identity and length.
+    pub fn reopen(directory: Arc<Dir>, final_name: &str, found: (FileId, u64)) -> io::Result<Option<Self>> {
+        if Self::found(&directory, final_name) != Some(found) {
+            return Ok(None);
+        }
+        let part = Self::open(directory, final_name, Some(u64::MAX))?;
+        Ok(((part.id()?, part.len) == found).then_some(part))
+    }
+
     /// Removes the unfinished file for `final_name`, unless another receiver uses it.
     pub fn discard(directory: &Dir, final_name: &str) -> io::Result<()> {
         let name = part_name(final_name);
@@ -205,20 +214,6 @@ impl PartFile {
             synced => synced?,
         }
         close_one(&self.directory, &self.file)
-    }
-
-    /// Gives the complete, synced file with this identity and length its final name, which a directory has.
-    pub fn replace_directory(
-        directory: &Dir,
-        final_name: &str,
-        whose: (FileId, u64),
-        clearing: Clearing<'_>,
-    ) -> io::Result<()> {
-        if Self::found(directory, final_name) != Some(whose) {
-            return Err(io::Error::other("another program took it; run the same command again"));
-        }
-        clear(directory, final_name, clearing)?;
-        directory.rename(part_name(final_name), directory, final_name)
     }
 
     /// Renames the synced file.

@@ -22,12 +22,16 @@ pub(super) struct Clearing<'a> {
 pub(super) fn clear(directory: &Dir, name: &str, clearing: Clearing<'_>) -> io::Result<()> {
     let Clearing { report, shut, why_unsafe } = clearing;
     let Some(found) = directory.symlink_metadata(name).ok().filter(Metadata::is_dir) else { return Ok(()) };
-    if let Some(why) = why_unsafe {
-        return Err(io::Error::other(format!("a directory stays there, because {why}")));
-    }
+    check_safe(why_unsafe)?;
     let removed = remove(directory, name, &found, shut)?;
     report.add(|summary| summary.removed += removed);
     Ok(())
+}
+
+/// An error if a directory must stay.
+pub(super) fn check_safe(why_unsafe: Option<&str>) -> io::Result<()> {
+    let stays = |why| Err(io::Error::other(format!("a directory stays there, because {why}")));
+    why_unsafe.map_or(Ok(()), stays)
 }
 
 /// Removes a file or a whole directory, without following links; returns how many entries. A directory that stays has its

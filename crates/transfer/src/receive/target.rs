@@ -16,7 +16,7 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
 use super::groups::Groups;
-use super::job::{DirectoryEnd, FileJob};
+use super::job::{DirectoryEnd, FileJob, Keeping};
 use super::leftovers::Leftovers;
 use super::links::are_possible;
 use super::part::{FileId, cannot_sync, set_mode, set_modified, system_time};
@@ -141,11 +141,13 @@ pub(super) struct Staged {
     pub files: Vec<StagedFile>,
 }
 
-/// A complete, synced file whose place a directory has. Until then, it is an unfinished file.
+/// A complete file whose place a directory has. Until then, it is an unfinished file, which another receiver may open.
 pub(super) struct StagedFile {
     pub job: Arc<FileJob>,
-    pub id: FileId,
-    pub len: u64,
+    /// Its identity and length.
+    pub found: (FileId, u64),
+    pub hash: [u8; 32],
+    pub keeping: Keeping,
 }
 
 impl TargetTree {
