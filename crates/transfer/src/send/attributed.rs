@@ -28,12 +28,12 @@ impl Listing {
         }
     }
 
-    /// Notes the files and directories whose extended attributes are not sent, whether or not the receiver has them already.
-    pub(super) fn note_attributes(&self, report: &Report) {
-        let is_link = |entry: &Entry| matches!(entry.kind, EntryKind::Link { .. });
-        let entries = self.entries.iter().enumerate().filter(|(_, entry)| !is_link(entry));
-        for (index, entry) in entries.filter(|_| !self.has_attributes() && !self.is_stream()) {
-            if self.open_entry(index).is_ok_and(|file| attributes::exist(&file)) {
+    /// Notes the directories whose extended attributes are not sent. Files are noted when they are read.
+    pub(super) fn note_directories(&self, report: &Report) {
+        let is_directory = |entry: &Entry| matches!(entry.kind, EntryKind::Directory { .. });
+        let directories = self.entries.iter().enumerate().filter(|(_, entry)| is_directory(entry));
+        for (index, entry) in directories.filter(|_| !self.has_attributes()) {
+            if self.open_entry(index).is_ok_and(|directory| attributes::exist(&directory)) {
                 report.drop_attributes(&entry.path);
             }
         }

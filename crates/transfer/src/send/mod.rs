@@ -131,33 +131,9 @@ async fn serve<C: Connection>(
     if !listing.has_links() {
         report.copy_links(listing.links.len());
     }
-    // Others have noted them together with the ticket.
-    let is_to_note = control.is_with_server();
-    let noting = async { if is_to_note { note_attributes(share, &listing, report).await } else { Ok(()) } };
-    let offered = Offered { listing: Arc::clone(&listing), share, asks_for_copy, progress, report };
-    let serving = serve_list(connection, control, offered);
-    let (noted, served) = tokio::join!(noting, serving);
-    served.and(noted)
-}
-
-/// A list for a receiver.
-struct Offered<'a> {
-    listing: Arc<Listing>,
-    share: &'a Share,
-    /// Whether this end asks that a directory becomes a copy.
-    asks_for_copy: bool,
-    progress: &'a Progress,
-    report: &'a Report,
-}
-
-/// Sends the list and serves it.
-async fn serve_list<C: Connection>(
-    connection: &C,
-    control: &mut ControlLink<C::Stream>,
-    offered: Offered<'_>,
-) -> Result<(), TransferError> {
-    let Offered { listing, share, asks_for_copy, progress, report } = offered;
-    show_list(control, &listing).await?;
+    let (noted, shown) =
+        tokio::join!(note_directories(share, &listing, report), show_list(control, &listing));
+    noted.and(shown)?;
     // It must not be taken for the stream of another request.
     let eager = match control.is_peer_eager() {
         true => Some(timeout(GREETING, connection.accept()).await.map_err(|_| stalled(GREETING))?),
@@ -248,8 +224,8 @@ pub(crate) async fn list(share: &Share) -> Result<Arc<Listing>, TransferError> {
     listed.await.map_err(|error| TransferError::Connection(error.into()))?
 }
 
-/// Notes the files and directories whose extended attributes the receiver does not get.
-async fn note_attributes(
+/// Notes the directories whose extended attributes the receiver does not get.
+async fn note_directories(
     share: &Share,
     listing: &Arc<Listing>,
     report: &Report,
@@ -257,7 +233,7 @@ async fn note_attributes(
     let turn = share.turns().next(false).await;
     let (listing, report) = (Arc::clone(listing), report.clone());
     let noted = spawn_blocking(move || {
-        listing.note_attributes(&report);
+        listing.note_directories(&report);
         drop(turn);
     });
     noted.await.map_err(|error| TransferError::Connection(error.into()))

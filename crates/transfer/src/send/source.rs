@@ -17,6 +17,7 @@ use super::listing::{Listing, Opened, unreadable};
 use super::memory::Buffer;
 use super::skipped::Skipped;
 use super::trouble::Trouble;
+use crate::attributes;
 use crate::error::CHANGED;
 use crate::hash::{BLOCK, BlockHasher, FileHasher, MOST_COMPARED, block_len, hash_block};
 use crate::manifest::{EntryKind, FileMeta};
@@ -279,6 +280,14 @@ impl Source {
         self.progress.set_current(path.shown());
         let (file, found) = self.listing.open(index)?;
         self.progress.set_stream(matches!(file, Opened::Stream(_)));
+        if let Opened::File(file) = &file
+            && !self.listing.has_attributes()
+            // Otherwise it was noted when it was compared.
+            && !self.hashed.has(index)
+            && attributes::exist(file)
+        {
+            self.report.drop_attributes(path);
+        }
         let current = Current {
             index,
             meta: *meta,
