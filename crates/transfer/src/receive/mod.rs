@@ -65,7 +65,7 @@ pub(crate) use list::read_list;
 use list::{drop_unwanted, is_stream};
 use plan::{PlanPorts, Planner};
 use pump::{REPLIES, read_replies, write_requests};
-use target::TargetTree;
+use target::{Free, TargetTree};
 use write::{Output, WritePorts, Writer};
 
 /// How long received data may take to be written after the transfer fails.
@@ -257,6 +257,14 @@ impl Spot {
         match self {
             Self::At(path) => path.as_os_str().len(),
             Self::Below { root, path } => root.as_os_str().len() + 1 + path.len(),
+        }
+    }
+
+    /// The free space of a directory that does not exist yet.
+    fn free(&self) -> Option<Free> {
+        match self {
+            Self::At(path) => TargetTree::free_at(path),
+            Self::Below { root, path } => TargetTree::free_at(&root.join(path)),
         }
     }
 

@@ -188,7 +188,9 @@ pub(super) async fn survey(
     let (spot, path) = (spot.clone(), place.directory().unwrap_or(Path::new("")));
     let looked = spawn_blocking(move || {
         let demand = Demand { entries: &entries, links: &links, conflict, compares_all };
-        let crowd = spot.look().0.and_then(|mut tree| demand.crowd(&mut tree));
+        let mut tree = spot.look().0;
+        let free = tree.as_ref().map_or_else(|| spot.free(), TargetTree::free);
+        let crowd = demand.crowd(free, tree.as_mut());
         ((entries, links), crowd)
     });
     let (offered, crowd) = looked.await.map_err(panicked)?;

@@ -63,9 +63,10 @@ struct Need {
 }
 
 impl Demand<'_> {
-    /// The files that do not fit; `None` if all do, or the free space is not known.
-    pub fn crowd(&self, tree: &mut TargetTree) -> Option<Crowd> {
-        let free = tree.free()?;
+    /// The files that do not fit; `None` if all do, or the free space is not known. There is no `tree` if the target directory
+    /// does not exist yet.
+    pub fn crowd(&self, free: Option<Free>, tree: Option<&mut TargetTree>) -> Option<Crowd> {
+        let free = free?;
         let sum = |needs: &mut dyn Iterator<Item = u64>| needs.fold(0, u64::saturating_add);
         let is_link = |index| self.links.contains_key(&index);
         let mut most = self.files().filter(|(index, ..)| !is_link(*index)).map(|(.., meta)| free.taken(meta));
@@ -122,7 +123,7 @@ impl Demand<'_> {
 /// The target directory, where files may be already.
 struct Ground<'a> {
     demand: &'a Demand<'a>,
-    tree: &'a mut TargetTree,
+    tree: Option<&'a mut TargetTree>,
     free: Free,
     /// The last directory that does not exist.
     missing: Option<&'a str>,
@@ -135,7 +136,7 @@ impl<'a> Ground<'a> {
         if self.missing == Some(parent) {
             return Need { bytes: whole, held: 0 };
         }
-        let Ok(directory) = self.tree.directory(parent) else {
+        let Some(Ok(directory)) = self.tree.as_mut().map(|tree| tree.directory(parent)) else {
             self.missing = Some(parent);
             return Need { bytes: whole, held: 0 };
         };

@@ -82,14 +82,18 @@ impl Target {
             Self::File(path) => path.parent().unwrap_or(Path::new("")),
             Self::Writer(_) => return Ok(()),
         };
-        // Missing directories are made in the nearest existing one.
-        let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
-        let there = here(there.unwrap_or(Path::new("")));
+        let there = nearest(directory);
         if there.is_dir() {
             return check_writable(there);
         }
         Err(TransferError::NotADirectory { path: there.to_owned() })
     }
+}
+
+/// The nearest path that exists: missing directories are made in it.
+fn nearest(path: &Path) -> &Path {
+    let there = path.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+    here(there.unwrap_or(Path::new("")))
 }
 
 /// The path, or the current directory if it is empty.
@@ -306,6 +310,12 @@ impl TargetTree {
             return Some(Free { bytes: 1 << 20, piece: 1 });
         }
         Free::of(&self.root)
+    }
+
+    /// The free space of the directory that is to be made at `path`.
+    pub fn free_at(path: &Path) -> Option<Free> {
+        let root = Dir::open_ambient_dir(nearest(path), ambient_authority()).ok()?;
+        Self::new(path.to_owned(), root, 0).free()
     }
 
     fn sync_directories(&mut self, paths: &[&String], report: &Report) -> Result<(), TransferError> {

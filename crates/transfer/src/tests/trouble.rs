@@ -330,17 +330,25 @@ async fn of_a_share_that_does_not_fit_those_files_arrive_that_do_and_the_user_is
     fs::write(to.join(SMALL), b"").unwrap();
     let seen = Arc::new(Mutex::new(None));
     let noted = Arc::clone(&seen);
+    let target = to.clone();
     let asks = move |offer: &Offer| {
         *noted.lock().unwrap() = offer.shortage;
-        true
+        names(&target).contains(&"agreed".to_owned())
     };
     let options = ReceiveOptions { consent: Consent::Ask(Arc::new(asks)), ..ReceiveOptions::default() };
+    let needed = (BLOCK / 2 + 20 * BLOCK + BLOCK / 4 + BLOCK / 2 + 5) as u64;
+    // The files would not be there already in a directory that is still to be made.
+    let missing = to.join("new/target");
+    let (_, received) = transfer(&share(&from.join("d")), directory(&missing), &options).await;
+    assert!(received.is_err() && !to.join("new").exists(), "{received:?}");
+    let all = needed + BLOCK as u64;
+    assert_eq!(seen.lock().unwrap().take(), Some(Shortage { files: 3, needed: all, free: BLOCK as u64 }));
+    fs::write(to.join("agreed"), b"").unwrap();
     let gate = Gate::after(u64::MAX, false);
     let (sender, receiver) = connect(Arc::clone(&gate));
     let (share, ours, theirs) = (share(&from.join("d")), Progress::new(), Progress::new());
     let receiving = receive(&receiver, directory(&to), &options, &theirs);
     let (sent, received) = tokio::join!(send(&sender, &share, &ours), receiving);
-    let needed = (BLOCK / 2 + 20 * BLOCK + BLOCK / 4 + BLOCK / 2 + 5) as u64;
     assert_eq!(*seen.lock().unwrap(), Some(Shortage { files: 2, needed, free: BLOCK as u64 }));
     let Err(TransferError::Incomplete { failures, count: 2, here: 2, again: 2, advice, .. }) = &received
     else {
