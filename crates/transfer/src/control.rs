@@ -297,8 +297,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         };
         last_word.iter().for_each(|word| word.encode(&mut last_words));
         if self.has_client {
-            let notes = own_notes(outcome).iter().take(MOST_WARNINGS);
-            notes.for_each(|note| Control::Note(note.as_str().into()).encode(&mut last_words));
+            let notes = own_notes(outcome);
+            notes.iter().for_each(|note| Control::Note(note.as_str().into()).encode(&mut last_words));
         }
         let patience = FAREWELL + Duration::from_secs(last_words.len() as u64 / SLOWEST);
         let mut notes = Vec::new();
@@ -320,11 +320,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
 
 /// An end's notes about a transfer, unless nothing arrived.
 fn own_notes(outcome: &Result<Summary, TransferError>) -> &[String] {
-    match outcome {
+    let notes: &[String] = match outcome {
         Ok(Summary { warnings: notes, .. })
         | Err(TransferError::Incomplete { notes, .. } | TransferError::PeerIncomplete { notes, .. }) => notes,
         Err(_) => &[],
-    }
+    };
+    // The last ones each sum up many files.
+    &notes[notes.len().saturating_sub(MOST_WARNINGS)..]
 }
 
 /// How a receiver says that its transfer ended.
@@ -383,6 +385,13 @@ mod tests {
         let mut control = ControlLink::new(near);
         control.send_bytes(&[0; 100_000]).await.unwrap();
         assert_eq!(control.unsent.capacity(), 0);
+    }
+
+    #[test]
+    fn of_too_many_notes_the_first_ones_are_not_sent() {
+        let warnings: Vec<_> = (0..MOST_WARNINGS + 2).map(|at| at.to_string()).collect();
+        let outcome = Ok(Summary { warnings: warnings.clone(), ..Summary::default() });
+        assert_eq!(own_notes(&outcome), &warnings[2..]);
     }
 
     #[tokio::test]
