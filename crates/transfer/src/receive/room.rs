@@ -15,7 +15,7 @@ use crate::manifest::{Entry, EntryKind, FileMeta, Links};
 use crate::path::RelPath;
 use crate::policy::Conflict;
 
-/// Free space that is left to the system where not all files fit; at most a hundredth of it.
+/// Free space that is left to the system where not all files fit; at most a hundredth of it. Unfinished files may take it.
 const RESERVE: u64 = 64 << 20;
 
 /// The room that the files of an offer lack on the target's disk.
@@ -85,18 +85,19 @@ impl Demand<'_> {
             return None;
         }
         let (mut lacks, mut bytes) = (HashMap::new(), 0_u64);
-        let mut left = free.bytes - RESERVE.min(free.bytes / 100);
+        let (mut left, reserve) = (free.bytes, RESERVE.min(free.bytes / 100));
         for ((index, path, meta), need) in self.files().zip(needs) {
             let need = match self.links.get(&index) {
                 // Without that file, it is one of its own.
                 Some(first) if lacks.contains_key(first) => ground.need(index, path, meta),
                 _ => need,
             };
-            if need.bytes <= left {
+            let room = if need.held > 0 { left } else { left.saturating_sub(reserve) };
+            if need.bytes <= room {
                 left -= need.bytes;
                 continue;
             }
-            lacks.insert(index, Lack { needed: need.bytes, left });
+            lacks.insert(index, Lack { needed: need.bytes, left: room });
             bytes = bytes.saturating_add(meta.size.unwrap_or(0));
             // Its unfinished file may give up that room.
             left = left.saturating_add(need.held);

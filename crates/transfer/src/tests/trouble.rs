@@ -238,10 +238,25 @@ async fn an_unfinished_file_that_finds_no_room_again_gives_up_its_own_for_others
     let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
     let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
     let named = failures.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(named, ["d/a: it does not fit: 2097152 bytes needed, 1038091 left"]);
+    assert_eq!(named, ["d/a: it does not fit: 2097152 bytes needed, 1048576 left"]);
     // This disk has room, so the unfinished file need not become shorter.
     assert_eq!(names(&to.join("d")), [".a.anabranch-part", "b", "c"]);
     assert_eq!(fs::metadata(&part).unwrap().len(), 2 * BLOCK as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reserve_for_the_system_keeps_no_unfinished_file_from_its_end() {
+    let a = noise(1, 2 * BLOCK);
+    let (_temp, from, to) = directories(&[("d/a", &a), ("d/b", b"b"), ("d/z", &noise(2, 3 * BLOCK))]);
+    fs::create_dir(to.join("d")).unwrap();
+    fs::write(to.join(SMALL), b"").unwrap();
+    fs::write(to.join("d/.a.anabranch-part"), &a[..BLOCK + 1000]).unwrap();
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    let named = failures.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let lacks = |name, needed| format!("d/{name}: it does not fit: {needed} bytes needed, 0 left");
+    assert_eq!(named, [lacks("b", 1), lacks("z", 3 * BLOCK)]);
+    assert_eq!(names(&to.join("d")), ["a"]);
 }
 
 impl OutputStream for fs::File {}
