@@ -80,8 +80,7 @@ impl Question {
 impl State {
     fn ask(&self, offer: &Offer) -> bool {
         let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
-        // The room there is may change from one session to the next.
-        let offered = Offer { shortage: None, ..offer.clone() };
+        let offered = without_room(offer);
         if agreed.as_ref() == Some(&offered) {
             return true;
         }
@@ -115,10 +114,11 @@ impl State {
     }
 }
 
-/// Accepts any offer, and notes first if not all of it fits.
+/// Accepts any offer, and notes first if not all of it fits, once for each offer.
 pub fn noting(events: Option<Stream>, is_quiet: bool) -> Consent {
+    let noted = Mutex::new(None);
     Consent::Ask(Arc::new(move |offer| {
-        match (shortage(offer), events) {
+        match (news(&noted, offer), events) {
             (None, _) => {}
             // If standard output is closed, the next event ends the command.
             (Some(message), Some(stream)) => _ = stream.json(&Event::Note { message: &message }),
@@ -127,6 +127,18 @@ pub fn noting(events: Option<Stream>, is_quiet: bool) -> Consent {
         }
         true
     }))
+}
+
+/// The note that not all of an offer fits, unless it is noted already.
+fn news(noted: &Mutex<Option<Offer>>, offer: &Offer) -> Option<String> {
+    let message = shortage(offer)?;
+    let last = noted.lock().unwrap_or_else(PoisonError::into_inner).replace(without_room(offer));
+    (last != Some(without_room(offer))).then_some(message)
+}
+
+/// An offer without the room it lacks, which may change from one session to the next.
+fn without_room(offer: &Offer) -> Offer {
+    Offer { shortage: None, ..offer.clone() }
 }
 
 /// Opens the controlling terminal, whatever standard input is.
@@ -204,6 +216,16 @@ mod tests {
         let more = "12 of 121 files do not fit: 1.20 GB needed, 900 MB free\n";
         assert_eq!(described(&crowded, "here", true), expected.to_owned() + more);
         assert!(described(&crowded, "here", false).ends_with(more));
+    }
+
+    #[test]
+    fn a_shortage_is_noted_once_for_an_offer_also_when_the_room_has_changed() {
+        let lacking = |free| Offer { shortage: Some(Shortage { files: 1, needed: 2, free }), ..offer() };
+        let noted = Mutex::new(None);
+        assert_eq!(news(&noted, &offer()), None);
+        assert!(news(&noted, &lacking(1)).is_some());
+        assert_eq!([news(&noted, &lacking(1)), news(&noted, &lacking(0))], [None, None]);
+        assert!(news(&noted, &Offer { bytes: 1, ..lacking(0) }).is_some(), "another offer");
     }
 
     #[test]
