@@ -6,13 +6,15 @@ use anabranch_engine::{Config, Read, Session};
 use anabranch_sim::{App, CableConfig, Pair, Sender};
 use anabranch_wire::{Length, Span, StreamId, Time};
 
+/// Between two messages.
 const PAUSE: Span = Span::from_millis(20);
 const MESSAGE: usize = 64;
 
-/// A stream without end, and a message every [`PAUSE`] on another one.
+/// A stream without end, and a message at intervals on another one.
 struct Talker {
     bulk: Sender,
     messages: Option<StreamId>,
+    pause: Span,
     next: Time,
     sent: VecDeque<Time>,
 }
@@ -23,7 +25,7 @@ impl App<Length> for Talker {
         if !session.state().carries_data() || now < self.next {
             return;
         }
-        self.next = now + PAUSE;
+        self.next = now + self.pause;
         let stream = *self.messages.get_or_insert_with(|| session.open_stream().unwrap());
         if session.write(stream, &mut Length(MESSAGE)) == Ok(MESSAGE) {
             self.sent.push_back(now);
@@ -56,7 +58,12 @@ impl App<Length> for Listener {
 
 impl Talker {
     fn new() -> Self {
-        Self { bulk: Sender::new(u64::MAX), messages: None, next: Time::ZERO, sent: VecDeque::new() }
+        Self::with_pause(PAUSE)
+    }
+
+    fn with_pause(pause: Span) -> Self {
+        let bulk = Sender::new(u64::MAX);
+        Self { bulk, messages: None, pause, next: Time::ZERO, sent: VecDeque::new() }
     }
 }
 
@@ -110,6 +117,20 @@ fn small_messages_do_not_wait_behind_a_bulk_stream() {
         );
         assert!(mbit > 0.95 * 97.0, "{mbit} Mbit/s");
     }
+}
+
+#[test]
+fn a_message_each_second_does_not_wait_behind_a_bulk_stream() {
+    let rtt = Span::from_millis(1);
+    let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &three_cables(rtt), 3);
+    let (mut talker, mut listener) = (Talker::with_pause(Span::from_secs(1)), Listener::default());
+    pair.establish(&mut [&mut talker, &mut listener]);
+    let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+    run_until(&mut pair, (&mut talker, &mut listener), at(65));
+    let delays = talker.sent.iter().zip(&listener.messages).skip(5);
+    let mut delays: Vec<Span> = delays.map(|(sent, arrived)| arrived.since(*sent)).collect();
+    delays.sort();
+    assert!(delays[delays.len() * 3 / 4] <= Span::from_millis(10), "{}", delays[delays.len() * 3 / 4]);
 }
 
 #[test]

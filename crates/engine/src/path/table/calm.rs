@@ -52,7 +52,7 @@ impl Calm {
             self.long_since = None;
         } else {
             self.long_since.get_or_insert(now);
-            if !self.may_settle(now) && !self.is_delayed(now, id) {
+            if !self.may_settle(now, path) && !self.is_delayed(now, id) {
                 self.delayed.push((id, now + TRIED_AGAIN));
             }
         }
@@ -74,14 +74,15 @@ impl Calm {
         self.delayed.iter().any(|(known, until)| *known == path && now < *until)
     }
 
-    fn may_settle(&self, now: Time) -> bool {
-        self.long_since.is_none_or(|since| now < since + SETTLES)
+    /// Whether the queue is short, or may become short.
+    fn may_settle(&self, now: Time, path: &Path) -> bool {
+        is_short(path) || self.long_since.is_none_or(|since| now < since + SETTLES)
     }
 
     /// Bytes that bulk data may have in flight on a path; `None` for any number.
     pub(super) fn window(&self, now: Time, path: &Path) -> Option<u64> {
         let is_known = self.rate > Rate::ZERO && path.rtt().has_sample();
-        if !is_known || !self.may_settle(now) || !self.is(now, path.id()) || self.is_delayed(now, path.id()) {
+        if !is_known || !self.may_settle(now, path) || !self.is(now, path.id()) || self.is_delayed(now, path.id()) {
             return None;
         }
         let packet = path.size() as u64;
