@@ -82,7 +82,11 @@ impl Calm {
     /// Bytes that bulk data may have in flight on a path; `None` for any number.
     pub(super) fn window(&self, now: Time, path: &Path) -> Option<u64> {
         let is_known = self.rate > Rate::ZERO && path.rtt().has_sample();
-        if !is_known || !self.may_settle(now, path) || !self.is(now, path.id()) || self.is_delayed(now, path.id()) {
+        if !is_known
+            || !self.may_settle(now, path)
+            || !self.is(now, path.id())
+            || self.is_delayed(now, path.id())
+        {
             return None;
         }
         let packet = path.size() as u64;
