@@ -13,7 +13,14 @@ const MOST: usize = 64;
 
 /// The addresses that answered in one download.
 #[derive(Clone, Debug, Default)]
-pub struct Peers(Arc<Mutex<Vec<Peer>>>);
+pub struct Peers(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    peers: Vec<Peer>,
+    /// Addresses that gave no answer over a route, the last one at the end.
+    failed: Vec<Peer>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Peer {
@@ -21,68 +28,123 @@ struct Peer {
     ip: IpAddr,
     /// Over which route it answered; `None` for one of an earlier attempt.
     by: Option<Outlet>,
+    /// It has answered, rather than accepted a connection only.
+    answers: bool,
 }
 
 impl Peers {
-    fn lock(&self) -> MutexGuard<'_, Vec<Peer>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The address that answered over this route. The name's addresses need not be asked for again.
     pub fn own(&self, server: (&str, u16), route: &Route) -> Option<IpAddr> {
         let by = outlet(route)?;
-        let peers = self.lock();
-        let own = peers.iter().find(|peer| peer.is_of(server) && peer.by.as_ref() == Some(&by));
+        let state = self.lock();
+        let own = state.answering(server).find(|peer| peer.by.as_ref() == Some(&by));
         own.map(|peer| peer.ip)
     }
 
     /// The one of these addresses that answered first, over another route or in an earlier attempt.
     pub fn among(&self, server: (&str, u16), addresses: &[SocketAddr]) -> Option<SocketAddr> {
-        let peers = self.lock();
-        let mut of_server = peers.iter().filter(|peer| peer.is_of(server));
-        of_server.find_map(|peer| addresses.iter().find(|address| address.ip() == peer.ip)).copied()
+        let state = self.lock();
+        let found = state
+            .answering(server)
+            .find_map(|peer| addresses.iter().find(|address| address.ip() == peer.ip))
+            .copied();
+        found
+    }
+
+    /// Divides addresses into those to try first, and those that failed over this route, the last one at the end.
+    pub fn sorted(
+        &self,
+        server: (&str, u16),
+        route: &Route,
+        addresses: Vec<SocketAddr>,
+    ) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+        let (by, state) = (outlet(route), self.lock());
+        let place = |address: &SocketAddr| {
+            state
+                .failed
+                .iter()
+                .position(|peer| peer.is_of(server) && peer.ip == address.ip() && peer.by == by)
+        };
+        let (mut failed, fresh): (Vec<_>, Vec<_>) =
+            addresses.into_iter().partition(|address| place(address).is_some());
+        failed.sort_by_key(place);
+        (fresh, failed)
+    }
+
+    /// Notes that an address accepts connections over a route.
+    pub fn on_connected(&self, server: (&str, u16), route: &Route, ip: IpAddr) {
+        self.put(server, route, (ip, false));
     }
 
     /// Notes that an address answers over a route.
     pub fn note(&self, server: (&str, u16), route: &Route, ip: IpAddr) {
+        self.put(server, route, (ip, true));
+    }
+
+    fn put(&self, server: (&str, u16), route: &Route, (ip, answers): (IpAddr, bool)) {
         let Some(by) = outlet(route) else { return };
-        let mut peers = self.lock();
-        let own = peers.iter().position(|peer| peer.is_of(server) && peer.by.as_ref() == Some(&by));
+        let mut state = self.lock();
+        let new = Peer { server: (server.0.to_owned(), server.1), ip, by: Some(by), answers };
+        if answers {
+            state.failed.retain(|peer| peer.server != new.server || peer.by != new.by || peer.ip != ip);
+        }
+        let own = state.peers.iter().position(|peer| peer.server == new.server && peer.by == new.by);
         match own {
-            Some(own) => peers[own].ip = ip,
-            None if peers.len() < MOST => {
-                peers.push(Peer { server: (server.0.to_owned(), server.1), ip, by: Some(by) });
-            }
+            Some(own) if state.peers[own].ip == ip => state.peers[own].answers |= answers,
+            Some(own) => state.peers[own] = new,
+            None if state.peers.len() < MOST => state.peers.push(new),
             None => {}
         }
     }
 
-    /// Forgets the address that answered over a route.
+    /// Forgets the address that was used over a route, also as one of an earlier attempt. Others are preferred from now on.
     pub fn forget(&self, server: (&str, u16), route: &Route) {
-        let by = outlet(route);
-        self.lock().retain(|peer| !peer.is_of(server) || by.is_none() || peer.by != by);
+        let Some(by) = outlet(route) else { return };
+        let mut state = self.lock();
+        let own = state.peers.iter().position(|peer| peer.is_of(server) && peer.by.as_ref() == Some(&by));
+        let Some(own) = own else { return };
+        let own = state.peers.remove(own);
+        state.peers.retain(|peer| peer.by.is_some() || !peer.is_of(server) || peer.ip != own.ip);
+        state.failed.retain(|peer| peer.server != own.server || peer.by != own.by || peer.ip != own.ip);
+        if state.failed.len() < MOST {
+            state.failed.push(own);
+        }
     }
 
     /// Whether another route has another address than this one.
     pub fn differ(&self, server: (&str, u16), route: &Route) -> bool {
         let own = self.own(server, route);
-        own.is_some_and(|own| self.lock().iter().any(|peer| peer.is_of(server) && peer.ip != own))
+        own.is_some_and(|own| self.lock().answering(server).any(|peer| peer.ip != own))
     }
 
     /// The addresses, for a later attempt.
     pub fn list(&self) -> Vec<(String, u16, IpAddr)> {
-        self.lock().iter().map(|peer| (peer.server.0.clone(), peer.server.1, peer.ip)).collect()
+        let state = self.lock();
+        let answering = state.peers.iter().filter(|peer| peer.answers);
+        answering.map(|peer| (peer.server.0.clone(), peer.server.1, peer.ip)).collect()
     }
 
-    /// Takes the addresses of an earlier attempt.
+    /// Takes the addresses of an earlier attempt, except those that have failed since.
     pub fn remember(&self, list: &[(String, u16, IpAddr)]) {
-        let mut peers = self.lock();
+        let mut state = self.lock();
         for (host, port, ip) in list.iter().take(MOST) {
-            let known = Peer { server: (host.clone(), *port), ip: *ip, by: None };
-            if peers.len() < MOST && !peers.contains(&known) {
-                peers.push(known);
+            let known = Peer { server: (host.clone(), *port), ip: *ip, by: None, answers: true };
+            let has_failed = state.failed.iter().any(|peer| peer.server == known.server && peer.ip == *ip);
+            if state.peers.len() < MOST && !has_failed && !state.peers.contains(&known) {
+                state.peers.push(known);
             }
         }
+    }
+}
+
+impl State {
+    /// The addresses of a server that answered.
+    fn answering<'a>(&'a self, server: (&'a str, u16)) -> impl Iterator<Item = &'a Peer> {
+        self.peers.iter().filter(move |peer| peer.is_of(server) && peer.answers)
     }
 }
 
@@ -136,5 +198,27 @@ mod tests {
         now.remember(&earlier.list());
         assert_eq!((now.own(server, &Route::System), now.list().len()), (None, 1));
         assert_eq!(now.among(server, &[one, other]), Some(other));
+    }
+
+    #[test]
+    fn an_address_of_an_earlier_attempt_that_fails_is_tried_last_and_not_taken_again() {
+        let (earlier, now, server) = (Peers::default(), Peers::default(), ("a.example", 80));
+        let [one, other]: [SocketAddr; 2] = [1, 2].map(|last| ([192, 0, 2, last], 80).into());
+        for address in [one, other] {
+            earlier.note(server, &route(address.port() as u8), address.ip());
+            now.remember(&[("a.example".to_owned(), 80, address.ip())]);
+        }
+        now.on_connected(server, &Route::System, one.ip());
+        assert_eq!(now.own(server, &Route::System), None, "it did not answer");
+        now.forget(server, &Route::System);
+        now.remember(&earlier.list());
+        assert_eq!(now.among(server, &[one, other]), Some(other));
+        assert_eq!(now.sorted(server, &Route::System, vec![one, other]), (vec![other], vec![one]));
+        assert_eq!(now.sorted(server, &route(3), vec![one, other]), (vec![one, other], vec![]));
+        now.on_connected(server, &Route::System, other.ip());
+        now.forget(server, &Route::System);
+        assert_eq!(now.sorted(server, &Route::System, vec![other, one]), (vec![], vec![one, other]));
+        now.note(server, &Route::System, other.ip());
+        assert_eq!(now.sorted(server, &Route::System, vec![one, other]), (vec![other], vec![one]));
     }
 }

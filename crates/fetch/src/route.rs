@@ -14,7 +14,8 @@ use crate::dns::resolve;
 use crate::peers::Peers;
 
 /// How long an address that has answered may take to accept another connection before others are tried.
-const KNOWN: Duration = Duration::from_secs(3);
+/// The system repeats its first packet after one and after three seconds.
+const KNOWN: Duration = Duration::from_secs(4);
 
 /// Bytes both ways.
 pub trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -61,29 +62,44 @@ impl Route {
             Self::Outlet(outlet) => Some(outlet),
             Self::Exit(exit) => return Ok((Box::new(exit.connect(host, port).await?), None)),
         };
-        if let Some(own) = peers.own((host, port), self) {
+        let server = (host, port);
+        let own = peers.own(server, self);
+        if let Some(own) = own {
             match timeout(KNOWN, attempt((own, port).into(), outlet.cloned())).await {
                 Ok(Ok(stream)) => return Ok((Box::new(stream), Some(own))),
                 failed => {
                     tracing::debug!(host, %own, ?failed, "an address that answered takes no connection");
                 }
             }
-            peers.forget((host, port), self);
+            peers.forget(server, self);
         }
         let mut addresses = resolve(host, port, outlet).await?;
         if let Some(outlet) = outlet {
             addresses.retain(|address| outlet.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4()));
         }
-        if let Some(known) = peers.among((host, port), &addresses)
-            && addresses.len() > 1
+        let (mut fresh, mut failed) = peers.sorted(server, self, addresses);
+        if let Some(known) = peers.among(server, &fresh)
+            && fresh.len() + failed.len() > 1
         {
             if let Ok(Ok(stream)) = timeout(KNOWN, attempt(known, outlet.cloned())).await {
+                peers.on_connected(server, self, known.ip());
                 return Ok((Box::new(stream), Some(known.ip())));
             }
-            addresses.retain(|address| *address != known);
+            peers.on_connected(server, self, known.ip());
+            peers.forget(server, self);
+            fresh.retain(|address| *address != known);
         }
-        let stream = connect(addresses, outlet).await?;
+        let stream = match connect(fresh, outlet).await {
+            Err(_) if !failed.is_empty() => {
+                if failed.len() > 1 {
+                    failed.retain(|address| Some(address.ip()) != own);
+                }
+                connect(failed, outlet).await?
+            }
+            connected => connected?,
+        };
         let ip = stream.peer_addr()?.ip();
+        peers.on_connected(server, self, ip);
         Ok((Box::new(stream), Some(ip)))
     }
 }

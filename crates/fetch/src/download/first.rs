@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use anabranch_wire::Span;
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -17,11 +18,11 @@ use crate::plan::{LONGEST_WAIT, Trouble};
 use crate::progress::Progress;
 use crate::source::{Answer, Refusal, Source, Wanted};
 
-/// Pauses between attempts to open a source. Only one whose server answers over another route gets all of them.
+/// Pauses between attempts to open a source, half a minute in all.
 const PAUSES_MS: [u64; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
-/// How many of them others get: where the server is busy, where a connection fails, and where answers make no sense.
-const MOST_BUSY: usize = 5;
-const MOST_FAILED: usize = 4;
+/// How many of them a source gets where a connection fails, and where answers make no sense. One whose server is busy, or answers
+/// over another route, gets all.
+const MOST_FAILED: usize = 5;
 const MOST_MALFORMED: usize = 2;
 /// A source that has failed for so long is not asked again.
 const GIVE_UP: Duration = Duration::from_secs(30);
@@ -111,6 +112,35 @@ pub(super) struct FirstPart {
     pub(super) stream: Option<Stream>,
 }
 
+/// The pauses of one source.
+#[derive(Debug, Default)]
+struct Pauses {
+    /// The number of the next one.
+    next: usize,
+}
+
+impl Pauses {
+    /// The pause before the next attempt, if there is one. `is_second`: the server answers over another route.
+    fn after(&mut self, trouble: &Trouble, is_second: bool) -> Option<Duration> {
+        let (most, asked) = match trouble {
+            // The user may have to log in first.
+            Trouble::Useless(_) | Trouble::Page => return None,
+            Trouble::Busy(pause) => (PAUSES_MS.len(), pause.unwrap_or(Span::ZERO)),
+            Trouble::Failed(_) => (MOST_FAILED, Span::ZERO),
+            Trouble::NoParts(_) => (MOST_MALFORMED, Span::ZERO),
+        };
+        let most = if is_second { PAUSES_MS.len() } else { most };
+        // Of the few requests that the server answers, this would be one less for the other route.
+        let is_limited = matches!(trouble, Trouble::Busy(_)) && is_second;
+        let least = if is_limited { BESIDE_ANOTHER } else { Duration::ZERO };
+        let mut left = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms)).enumerate().skip(self.next);
+        let (number, pause) = left.find(|(_, pause)| *pause >= least).filter(|(number, _)| *number < most)?;
+        self.next = number + 1;
+        let longest = Duration::from_nanos(LONGEST_WAIT.as_nanos());
+        Some(pause.max(Duration::from_nanos(asked.as_nanos()))).filter(|pause| *pause <= longest)
+    }
+}
+
 /// Asks for the first bytes until they come or there is no hope.
 /// Reports each attempt through `serves`, which becomes true when a route to the mirror has an answer.
 pub(super) async fn open(
@@ -124,7 +154,7 @@ pub(super) async fn open(
         progress.update(|snapshot| snapshot.sources[opened.index].why = Some(why));
     };
     let begin = Instant::now();
-    let mut pauses = PAUSES_MS.iter().map(|ms| Duration::from_millis(*ms)).enumerate();
+    let mut pauses = Pauses::default();
     let mut patience = FIRST_PATIENCE;
     loop {
         let mut asking = pin!(timeout(patience, first_bytes(source, shape)));
@@ -147,30 +177,12 @@ pub(super) async fn open(
                 Trouble::Failed("the file changed meanwhile".to_owned())
             }
         };
+        if matches!(trouble, Trouble::Failed(_)) {
+            source.forget_peer();
+        }
         let is_second = *serves.borrow();
-        let (most, asked) = match &trouble {
-            // The user may have to log in first.
-            Trouble::Useless(_) | Trouble::Page => return Err(trouble),
-            Trouble::Busy(pause) => {
-                (MOST_BUSY, pause.map_or(Duration::ZERO, |pause| Duration::from_nanos(pause.as_nanos())))
-            }
-            Trouble::Failed(_) if begin.elapsed() >= GIVE_UP && !is_second => return Err(trouble),
-            Trouble::Failed(_) => (MOST_FAILED, Duration::ZERO),
-            Trouble::NoParts(_) => (MOST_MALFORMED, Duration::ZERO),
-        };
-        let most = if is_second { PAUSES_MS.len() } else { most };
-        // Of the few requests that the server answers, this would be one less for the other route.
-        let is_limited = matches!(trouble, Trouble::Busy(_)) && is_second;
-        let least = if is_limited { BESIDE_ANOTHER } else { Duration::ZERO };
-        let longest = Duration::from_nanos(LONGEST_WAIT.as_nanos());
-        let Some(pause) = pauses
-            .find(|(_, pause)| *pause >= least)
-            .filter(|(number, _)| *number < most)
-            .map(|(_, pause)| pause.max(asked))
-            .filter(|pause| *pause <= longest)
-        else {
-            return Err(trouble);
-        };
+        let has_time = is_second || begin.elapsed() < GIVE_UP || !matches!(trouble, Trouble::Failed(_));
+        let Some(pause) = pauses.after(&trouble, is_second).filter(|_| has_time) else { return Err(trouble) };
         tracing::debug!(source = source.label, ?trouble, ?pause, "asking again");
         let is_notable = trouble.is_notable();
         let why = trouble.why();
@@ -310,4 +322,23 @@ pub(super) async fn read(answer: &mut Answer, range: std::ops::Range<u64>) -> Re
         let _ = timeout(Duration::from_millis(200), answer.body.next()).await;
     }
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_restarts_and_one_that_is_busy_are_waited_for() {
+        let total = |trouble: Trouble| -> Duration {
+            let mut pauses = Pauses::default();
+            std::iter::from_fn(|| pauses.after(&trouble, false)).sum()
+        };
+        assert_eq!(total(Trouble::Failed(String::new())), Duration::from_millis(15_500));
+        assert_eq!(total(Trouble::Busy(None)), Duration::from_millis(31_500));
+        assert_eq!(total(Trouble::NoParts(String::new())), Duration::from_millis(1500));
+        assert_eq!(Pauses::default().after(&Trouble::Page, true), None);
+        let beside = Pauses::default().after(&Trouble::Busy(None), true);
+        assert_eq!(beside, Some(BESIDE_ANOTHER));
+    }
 }

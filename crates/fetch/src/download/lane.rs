@@ -227,6 +227,7 @@ impl Request<'_> {
             answer = asking => answer,
             end = self.hopeless() => {
                 if matches!(end, RequestEnd::Trouble(_)) {
+                    self.active.source.forget_peer();
                     self.active.source.forget_redirect();
                 }
                 return Ok(end);

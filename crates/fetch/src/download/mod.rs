@@ -14,6 +14,8 @@ mod lane;
 mod open;
 mod parts;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod whole;
 
 use std::num::NonZeroU64;

@@ -2,10 +2,11 @@
 
 use std::time::SystemTime;
 
+use hyper::StatusCode;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::{ANSWER, Refusal, Source, Wanted};
+use super::{ANSWER, MOST_ERRORS, Refusal, Source, Wanted};
 use crate::http::head::{Head, Verdict};
 use crate::http::{Ask, HttpConnection};
 use crate::plan::Trouble;
@@ -44,6 +45,18 @@ impl Source {
         Refusal::Trouble(if is_own { trouble } else { trouble.at_redirect(&url.authority()) })
     }
 
+    /// Whether the server answers again and again that it fails. One that sends the file may just refuse further requests.
+    fn has_failed(&self, status: StatusCode, wanted: &Wanted) -> bool {
+        let mut memory = self.memory();
+        let is_refusal = status == StatusCode::SERVICE_UNAVAILABLE && wanted.size.is_some();
+        memory.errors = if status.is_server_error() && !is_refusal { memory.errors + 1 } else { 0 };
+        let has_failed = memory.errors >= MOST_ERRORS;
+        if has_failed {
+            memory.errors = 0;
+        }
+        has_failed
+    }
+
     /// Sends the request, and again wherever the server redirects to.
     pub(super) async fn follow(
         &self,
@@ -57,6 +70,7 @@ impl Source {
             let host = url.authority();
             let range = wanted.range.clone().filter(|_| wanted.size.is_none() || !self.memory().is_plain());
             let ask = Ask { range, if_range: self.if_range(wanted, &host) };
+            self.memory().asked = Some(url.clone());
             let response = timeout(ANSWER, connection.get(&url, &ask)).await.unwrap_or_else(|_| {
                 connection.forget_peer();
                 Err(Trouble::Failed("the server does not answer".to_owned()))
@@ -68,6 +82,9 @@ impl Source {
             let Verdict::Redirect(to) = head.judge(0, "") else {
                 if response.status().is_success() {
                     connection.keep_peer();
+                }
+                if self.has_failed(response.status(), wanted) {
+                    connection.forget_peer();
                 }
                 let is_redirect = url != self.mirror;
                 if is_redirect {

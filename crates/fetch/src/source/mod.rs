@@ -36,6 +36,8 @@ const MOST_STEPS: usize = 8;
 /// Pauses after failed questions whether a file has changed.
 const CONFIRM_PAUSES: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5), Duration::ZERO];
+/// Another address of a server is used after it answered so often in a row that it failed.
+const MOST_ERRORS: u32 = 2;
 /// A server is asked for the whole file after it refused so many parts in a row.
 const MOST_DENIALS: u32 = 2;
 
@@ -73,6 +75,9 @@ struct Memory {
     begin: Option<FileBegin>,
     /// A server gave the version of the file first, and left it out of a later answer.
     is_version_lost: bool,
+    /// The last server that was asked, and how often in a row it answered that it failed.
+    asked: Option<Url>,
+    errors: u32,
 }
 
 impl Memory {
@@ -223,6 +228,13 @@ impl Source {
             self.forget_redirect();
         }
         answer
+    }
+
+    /// Uses another address of the server that was asked last, if it has one: this one gives no answer.
+    pub fn forget_peer(&self) {
+        let asked = self.memory().asked.clone();
+        let server = asked.as_ref().unwrap_or(&self.mirror);
+        self.peers.forget((server.host(), server.port()), &self.route);
     }
 
     /// Asks the mirror itself next time: the host to which it redirected gives no answer, and it may name another one.
