@@ -48,11 +48,8 @@ impl Peers {
     /// The one of these addresses that answered first, over another route or in an earlier attempt.
     pub fn among(&self, server: (&str, u16), addresses: &[SocketAddr]) -> Option<SocketAddr> {
         let state = self.lock();
-        let found = state
-            .answering(server)
-            .find_map(|peer| addresses.iter().find(|address| address.ip() == peer.ip))
-            .copied();
-        found
+        let mut answering = state.answering(server);
+        answering.find_map(|peer| addresses.iter().find(|address| address.ip() == peer.ip)).copied()
     }
 
     /// Divides addresses into those to try first, and those that failed over this route, the last one at the end.
