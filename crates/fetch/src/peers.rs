@@ -1,7 +1,7 @@
 //! Which address of a server a download uses, without I/O.
 //!
 //! The machines behind one name may have other versions of a file, or other tags for the same bytes. So the address that answers first is
-//! used again, over every route for which the name has it, until it accepts no connection or gives no answer.
+//! used again, over every route for which the name has it, until it fails: it accepts no connection, does not answer, or answers 5xx twice.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -128,7 +128,9 @@ async fn carry<E: Errand>(
     let done = if args.push { "sent" } else { "received" };
     report(done, &summary, took, (args.json.then_some(Stream::Stdout), context))?;
     all_sent(&summary).map_err(|failure| match args.delete {
-        true => failure.hint("nothing was removed on the server; make the files readable, or move them away"),
+        true => {
+            failure.hint("nothing else was removed on the server; make the files readable, or move them away")
+        }
         false => failure,
     })
 }

@@ -179,7 +179,7 @@ mod tests {
     #[cfg(target_env = "gnu")]
     fn what_is_allocated_is_not_unused() {
         let before = allocated().unwrap();
-        // Much, because other tests of this program allocate and free meanwhile. Nobody writes to it, so it takes no memory.
+        // Much, because other tests of this program allocate and free meanwhile. It is never written, so it takes no memory.
         let bytes = Vec::<u8>::with_capacity(256 << 20);
         let after = allocated().unwrap();
         assert!(after >= before + (200 << 20), "{before} {after} {}", bytes.capacity());

@@ -103,7 +103,7 @@ pub(super) fn remove_others(
     report: &Report,
 ) -> Result<(), TransferError> {
     if let Some(why) = report.why_unsafe() {
-        report.warn(&format!("nothing was removed, because {why}"));
+        report.warn(&format!("nothing else was removed, because {why}"));
         return Ok(());
     }
     let known: HashSet<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();

@@ -384,7 +384,7 @@ async fn without_room_to_sync_a_directory_its_files_arrive_with_a_note_and_a_cop
     assert_eq!((summary.files, summary.removed), (2, 0));
     assert_eq!((sent.unwrap().unsynced, summary.unsynced), (1, 1));
     let [kept, note] = &summary.warnings[..] else { panic!("{summary:?}") };
-    assert_eq!(kept, "nothing was removed, because the names of what arrived may be lost");
+    assert_eq!(kept, "nothing else was removed, because the names of what arrived may be lost");
     assert!(note.starts_with("a crash may undo the new names in d: "), "{note}");
     assert_eq!(names(&to.join("d")), ["a", "e", CROWDED]);
     // Another attempt with room is a copy again.
