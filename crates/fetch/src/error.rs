@@ -36,9 +36,9 @@ pub enum FetchError {
     /// The file changes faster than it can be fetched.
     #[error("the file changed on the server while it was fetched")]
     Changed,
-    /// Parts of the file may be of another version.
-    #[error("the server stopped saying which version of the file it sends")]
-    Unversioned,
+    /// Parts of the file may be of several versions.
+    #[error("the server {0}")]
+    Unsure(&'static str),
     /// The file does not have the hash that it should have.
     #[error("the file does not have the checksum {0}")]
     Corrupt(String),

@@ -58,10 +58,16 @@ impl Hosts {
         }
     }
 
-    /// Whether an answer leaves out the version that its host gave before.
+    /// Whether an answer leaves out the version that its host, or the first one, gave before.
     pub fn is_version_lost(&self, version: &Validator) -> bool {
         let further = version.host().and_then(|host| self.others.get(host)).and_then(Option::as_ref);
         further.unwrap_or(&self.own).is_lost_in(version)
+            || self.own.names_version() && !version.names_version()
+    }
+
+    /// Whether an answer may be of the version that the download began with.
+    pub fn is_own(&self, version: &Validator) -> bool {
+        self.own.host() == version.host() && self.own.compare(version) != Same::No
     }
 
     /// Notes whether a further host has the file.
@@ -116,6 +122,15 @@ mod tests {
         }
         assert_eq!(hosts.others.len(), MOST);
         assert_eq!(hosts.judge(&version("a", "new"), false), Standing::Other);
+    }
+
+    #[test]
+    fn a_further_host_that_names_no_version_loses_it() {
+        let unnamed = Validator::default().of_host("b".to_owned());
+        let mut hosts = Hosts::begin(version("a", "one"));
+        hosts.note(unnamed.clone(), true);
+        assert!(hosts.is_version_lost(&unnamed) && !hosts.is_version_lost(&version("b", "two")));
+        assert!(!Hosts::begin(Validator::default()).is_version_lost(&unnamed));
     }
 
     #[test]

@@ -20,6 +20,7 @@ struct Faults {
     ignores_rest: bool,
     no_epsv: bool,
     no_size: bool,
+    no_time: bool,
     /// PASV names an address that no one can reach.
     private_address: bool,
     /// A transfer that is cut off is followed by two replies, late.
@@ -112,6 +113,7 @@ fn serve(
             "TYPE" => "200 binary".to_owned(),
             "SIZE" if faults.no_size => "500 what".to_owned(),
             "SIZE" if argument == "pub/a file" => format!("213 {}", content.len()),
+            "MDTM" if faults.no_time => "500 what".to_owned(),
             "MDTM" => format!("213 2026010203040{}", rewritten.load(Ordering::SeqCst)),
             "REST" if faults.no_rest => "502 no".to_owned(),
             "REST" => {
@@ -228,6 +230,21 @@ async fn a_file_that_is_rewritten_during_every_last_range_is_reported() {
     let error = place.fetch().await.unwrap_err();
     assert!(matches!(error, FetchError::Changed), "{error:?}");
     assert!(place.names().is_empty(), "mixed bytes are not kept for another attempt: {:?}", place.names());
+}
+
+#[tokio::test]
+async fn a_server_that_names_no_time_of_change_sends_the_file_whole() {
+    fetched(Faults { no_time: true, ..Faults::default() }).await;
+    let content = noise(SMALL, 35);
+    let (url, log) = server(&content, Faults { no_time: true, rewrites: 1, ..Faults::default() });
+    let place = Place::new(&[url]);
+    let (_, notes) = place.fetch_with_notes().await;
+    let came = place.content();
+    assert!((0..2).any(|number| came == version(&content, number)), "bytes of two versions: {notes:?}");
+    assert!(notes.iter().any(|note| note.contains("names no version of the file")), "{notes:?}");
+    // Only the look for how the server begins within a file.
+    let rests = log.lock().unwrap().iter().filter(|line| line.starts_with("REST ")).count();
+    assert!(rests <= 2, "{rests}");
 }
 
 #[tokio::test]

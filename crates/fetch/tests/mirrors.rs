@@ -210,7 +210,7 @@ async fn files_of_one_address(tag: &'static str) {
             std::thread::sleep(Duration::from_millis(200));
         }
         let right = Response::right(request, if is_second { &other } else { &body }).with("ETag", tag);
-        Response { rate: Some(1_000_000), ..right }
+        Response { rate: Some(1_000_000), ..right.with("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT") }
     });
     let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
     let (report, notes) = place.fetch_with_notes().await;

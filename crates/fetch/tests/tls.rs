@@ -85,7 +85,8 @@ fn answer(request: &Request<Incoming>, content: &Bytes) -> Response<Full<Bytes>>
         (start.parse::<usize>().unwrap(), (last.parse::<usize>().unwrap() + 1).min(content.len()));
     let range = format!("bytes {start}-{}/{}", end - 1, content.len());
     let body = Full::new(content.slice(start..end));
-    Response::builder().status(206).header("content-range", range).body(body).unwrap()
+    let response = Response::builder().status(206).header("content-range", range).header("etag", "\"a\"");
+    response.body(body).unwrap()
 }
 
 #[tokio::test]

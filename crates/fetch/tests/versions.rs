@@ -5,9 +5,11 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anabranch_fetch::FetchError;
+use anabranch_fetch::{Checksum, FetchError};
+use aws_lc_rs::digest;
 use common::server::{Response, Server};
 use common::{Place, noise};
+use data_encoding::{BASE64, HEXLOWER};
 
 const SIZE: usize = 3_000_000;
 const EARLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -80,26 +82,135 @@ async fn machines_that_name_versions_of_their_own_are_resumed_without_a_mixture(
     }
 }
 
+/// Whether one answer brought the file, and a note says so.
+fn is_one_answer(notes: &[String]) -> bool {
+    notes.iter().any(|note| note.contains("names no version of the file") && note.contains("`--checksum`"))
+}
+
 #[tokio::test]
-async fn a_note_says_that_a_change_would_not_show_where_several_answers_name_no_version() {
+async fn a_server_that_names_no_version_gives_one_file_and_no_mixture() {
+    let contents = alike();
+    // The file changes between answers; a weak tag stays the same.
+    for (tag, is_long) in [(None, false), (None, true), (Some("W/\"a\""), false)] {
+        for changes_at in [1, 2, 4] {
+            let bodies = contents.clone();
+            let server = Server::start(move |request| {
+                let body = &bodies[usize::from(request.number >= changes_at)];
+                let response = match is_long {
+                    true => Response::long(request, body).without("Last-Modified"),
+                    false => Response::unversioned(request, body),
+                };
+                tag.map_or(response.clone(), |tag| response.with("ETag", tag))
+            });
+            let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+            let (_, notes) = place.fetch_with_notes().await;
+            assert!(contents.contains(&place.content()), "{tag:?} {changes_at}: a mixture of both");
+            assert!(is_one_answer(&notes), "{notes:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn parts_without_a_version_are_joined_if_a_hash_proves_the_file() {
     let content = noise(SIZE, 63);
-    let note = "does not name the version of the file";
-    for (is_long, tag, is_told) in [(false, None, true), (false, Some("\"a\""), false), (true, None, false)] {
-        let body = content.clone();
+    let hash = HEXLOWER.encode(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, &content).as_ref());
+    let sha256 = BASE64.encode(digest::digest(&digest::SHA256, &content).as_ref());
+    for is_given in [true, false] {
+        let (body, sha256) = (content.clone(), sha256.clone());
         let server = Server::start(move |request| {
+            let response = Response::unversioned(request, &body);
+            let digest = format!("sha-256=:{sha256}:");
+            if is_given { response } else { response.with("Repr-Digest", digest) }
+        });
+        let mut place = Place::new(&[server.url("/a")]);
+        place.job.checksums =
+            is_given.then(|| Checksum::from_hex("sha-1", &hash).unwrap()).into_iter().collect();
+        let (_, notes) = place.fetch_with_notes().await;
+        assert!(place.content() == content && !is_one_answer(&notes), "{notes:?}");
+        assert!(server.requests().iter().all(|request| request.header("range").is_some()));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_a_version_that_ends_early_is_not_continued() {
+    for is_long in [false, true] {
+        let contents = alike();
+        let bodies = contents.clone();
+        let server = Server::start(move |request| {
+            let is_first = request.number <= usize::from(!is_long);
+            let body = &bodies[usize::from(!is_first)];
             let response = match is_long {
-                true => Response::long(request, &body),
-                false => Response::right(request, &body),
+                true => Response::long(request, body).without("Last-Modified"),
+                false => Response::unversioned(request, body),
             };
-            tag.map_or(response.clone(), |tag| response.with("ETag", tag))
+            let cut = (is_first && response.body.len() == SIZE).then_some(1_000_000);
+            Response { cut, ..response }
         });
         let place = Place::new(&[server.url("/a")]);
         let (_, notes) = place.fetch_with_notes().await;
-        assert!(place.content() == content, "wrong bytes");
-        assert_eq!(
-            notes.iter().filter(|told| told.contains(note)).count(),
-            usize::from(is_told),
-            "{notes:?}"
-        );
+        assert!(place.content() == contents[1], "a mixture of both: {notes:?}");
+        assert!(server.requests().last().unwrap().header("range").is_none());
+        assert_eq!(place.names(), ["file"]);
+    }
+}
+
+#[tokio::test]
+async fn a_download_begins_anew_where_no_version_is_named_now_or_was() {
+    for is_named in [[false, false], [true, false], [false, true]] {
+        let contents = alike();
+        let (bodies, is_second) = (contents.clone(), Arc::new(AtomicBool::new(false)));
+        let now = is_second.clone();
+        let server = Server::start(move |request| {
+            let which = usize::from(now.load(Ordering::SeqCst));
+            let response = match is_named[which] {
+                true => Response::right(request, &bodies[which]),
+                false => Response::unversioned(request, &bodies[which]),
+            };
+            Response { rate: (which == 0).then_some(1_000_000), ..response }
+        });
+        let mut place = Place::new(&[server.url("/a")]);
+        // With a hash, parts are kept without a version.
+        place.job.checksums = vec![Checksum::from_hex("sha-1", &"0".repeat(40)).unwrap()];
+        assert!(matches!(place.fetch_until(500_000).await, Err(FetchError::Stopped)));
+        is_second.store(true, Ordering::SeqCst);
+        place.job.checksums.clear();
+        let (report, notes) = place.fetch_with_notes().await;
+        assert!(place.content() == contents[1], "a mixture of both: {notes:?}");
+        assert_eq!((report.resumed, is_one_answer(&notes)), (0, !is_named[1]), "{notes:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_that_names_no_version_gives_way_to_one_that_sends_parts() {
+    let content = noise(SIZE, 64);
+    let body = content.clone();
+    let unversioned = Server::start(move |request| Response::unversioned(request, &body));
+    let right = Server::changed(&content, |_, right| right);
+    let place = Place::new(&[unversioned.url("/a"), right.url("/a")]);
+    let (_, notes) = place.fetch_with_notes().await;
+    assert!(place.content() == content, "wrong bytes");
+    assert!(notes.iter().any(|note| note.contains("names no version of its file: only")), "{notes:?}");
+    assert!(right.requests().len() > 1);
+}
+
+#[tokio::test]
+async fn a_server_that_announces_another_size_later_gives_the_file_by_one_answer() {
+    let content = noise(SIZE, 65);
+    for announced in [SIZE - 5000, SIZE + 5000] {
+        let server = Server::changed(&content, move |request, right| {
+            match request.range(SIZE).filter(|_| request.number > 0) {
+                Some((start, end)) => {
+                    let last = end.min(announced) - 1;
+                    let range = format!("bytes {start}-{last}/{announced}");
+                    Response { body: right.body[..=last - start].to_vec(), ..right }
+                        .with("Content-Range", range)
+                }
+                None => right,
+            }
+        });
+        let place = Place::new(&[server.url("/a")]);
+        let (_, notes) = place.fetch_with_notes().await;
+        assert!(place.content() == content, "{announced}: a shorter file");
+        assert!(notes.iter().any(|note| note.contains("another size")), "{notes:?}");
     }
 }

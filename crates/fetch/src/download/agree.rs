@@ -8,7 +8,6 @@
 //! its own bytes go on. If they differ, only bytes of sources that agree with it are kept.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -157,26 +156,6 @@ impl Run<'_> {
             unsure.get_or_insert_with(|| others.iter().map(|(origin, _)| (*origin).clone()).collect());
         }
         Compared { unsure: unsure.unwrap_or_default(), ..Compared::default() }
-    }
-
-    /// Reports servers that name no version of the file if it consists of several answers.
-    pub(super) fn note_unversioned(&self) {
-        let answers: usize = self.active.iter().map(|active| active.answers.load(Ordering::Relaxed)).sum();
-        if answers == 0 && self.resumed == 0 {
-            return;
-        }
-        let sends = |active: &&Arc<Active>| active.bytes.load(Ordering::Relaxed) > 0;
-        let unversioned =
-            self.active.iter().filter(sends).filter(|active| active.source.version().is_empty());
-        let mut names: Vec<_> = unversioned.map(|active| active.source.mirror.authority()).collect();
-        names.sort();
-        names.dedup();
-        if !names.is_empty() {
-            self.context.progress.note(format!(
-                "{} does not name the version of the file, so a change while it was fetched does not show; {PROVES}",
-                names.join(", ")
-            ));
-        }
     }
 
     /// Whether another origin is known to have the same file as a source.

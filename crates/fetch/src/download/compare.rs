@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 
 use super::first::{First, FirstPart, PATIENCE, read};
-use super::open::{Opened, Opening};
+use super::open::{Opened, Opening, Purpose};
 use super::{Context, PROBE, Report};
 use crate::checksum::Checksum;
 use crate::connection::Connection;
@@ -44,6 +44,10 @@ impl Context<'_> {
         match version.map_or(Same::Unknown, |version| version.compare(&part.version)) {
             Same::Yes => return Ok(true),
             Same::No => return Ok(false),
+            // Its bytes may be of any version.
+            Same::Unknown if version.is_some_and(|known| !known.names_version()) && !self.is_proven() => {
+                return Ok(false);
+            }
             Same::Unknown => {}
         }
         // The server does not say which version it is: the last bytes from there are compared, else the last of all.
@@ -82,7 +86,7 @@ impl Context<'_> {
 
     async fn is_on_server(&self, found: &Metadata) -> Result<bool, FetchError> {
         let (size, target) = (found.len(), &self.job.target);
-        let (opened, first) = Opening::start(self, false).first(self, Some(size)).await?;
+        let (opened, first) = Opening::start(self, Purpose::Compared).first(self, Some(size)).await?;
         let mut part = match first {
             First::Part(part) if part.size == size => *part,
             First::Part(_) => return Ok(false),

@@ -52,6 +52,14 @@ pub(super) enum Shape {
     Whole,
 }
 
+/// The first request of a source.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begin {
+    pub(super) shape: Shape,
+    /// Without a version, nothing would show that two answers are of different files: then one has to bring everything.
+    pub(super) needs_version: bool,
+}
+
 /// The first answer of a source.
 pub(super) enum First {
     /// The server sends parts.
@@ -146,7 +154,7 @@ impl Pauses {
 pub(super) async fn open(
     opened: &Opened,
     progress: &Progress,
-    shape: Shape,
+    wanted: Begin,
     serves: &watch::Sender<bool>,
 ) -> Result<First, Trouble> {
     let source = &opened.source;
@@ -157,7 +165,7 @@ pub(super) async fn open(
     let mut pauses = Pauses::default();
     let mut patience = FIRST_PATIENCE;
     loop {
-        let mut asking = pin!(timeout(patience, first_bytes(source, shape)));
+        let mut asking = pin!(timeout(patience, first_bytes(source, wanted)));
         let first = match timeout(SLOW, &mut asking).await {
             Ok(first) => first,
             Err(_) => {
@@ -198,9 +206,9 @@ fn failed(why: &str) -> Refusal {
     Refusal::Trouble(Trouble::Failed(why.to_owned()))
 }
 
-async fn first_bytes(source: &Source, shape: Shape) -> Result<First, Refusal> {
+async fn first_bytes(source: &Source, Begin { shape, needs_version }: Begin) -> Result<First, Refusal> {
     let mut connection = source.connection();
-    if shape == Shape::Whole && source.mirror.scheme().is_http() {
+    if source.lacks_version() || shape == Shape::Whole && source.mirror.scheme().is_http() {
         let answer = whole(source, &mut connection).await?;
         return Ok(looked_at(answer, connection).await);
     }
@@ -233,6 +241,14 @@ async fn first_bytes(source: &Source, shape: Shape) -> Result<First, Refusal> {
     let (Some(size), true) = (answer.size, answer.is_part) else {
         return Ok(looked_at(answer, connection).await);
     };
+    if needs_version && size > PROBE && answer.digest.is_none() && !answer.version.names_version() {
+        source.lack_version();
+        if !answer.is_all {
+            connection.close();
+            answer = whole(source, &mut connection).await?;
+        }
+        return Ok(looked_at(answer, connection).await);
+    }
     let (version, digest, is_page) = (answer.version.clone(), answer.digest.take(), answer.is_page);
     let len = PROBE.min(size);
     let (bytes, stream) = head(answer, len, is_long && len < size).await?;

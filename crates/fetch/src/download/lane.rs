@@ -88,8 +88,6 @@ pub(super) struct Active {
     pub(super) origin: Arc<str>,
     /// Bytes that came over it.
     pub(super) bytes: std::sync::atomic::AtomicU64,
-    /// Answers to requests after the first one.
-    pub(super) answers: AtomicUsize,
 }
 
 impl Active {
@@ -235,7 +233,6 @@ impl Request<'_> {
         };
         match answer {
             Ok(answer) => {
-                self.active.answers.fetch_add(1, Ordering::Relaxed);
                 let at = answer.start;
                 self.receive(Stream::new(answer, at, Bytes::new()), range).await
             }

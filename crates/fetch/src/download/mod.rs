@@ -37,7 +37,7 @@ use crate::store::{Journal, Opened, Store, origin};
 use crate::tls::Tls;
 use crate::url::Url;
 use first::First;
-use open::{Opened as OpenedSource, Opening};
+use open::{Opened as OpenedSource, Opening, Purpose};
 
 /// The first bytes, by which mirrors are compared.
 const PROBE: u64 = 64 << 10;
@@ -252,7 +252,8 @@ impl Context<'_> {
         if journal.as_ref().is_some_and(|journal| !journal.is_page) {
             self.is_no_page.store(true, Ordering::Relaxed);
         }
-        let mut opening = Opening::start(self, journal.is_none());
+        let purpose = if journal.is_none() { Purpose::Fresh } else { Purpose::Resumed };
+        let mut opening = Opening::start(self, purpose);
         let mut kept = None;
         loop {
             let first = tokio::select! {

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::first::{First, FirstPart, OTHER_CONTENT, PATIENCE, Shape, open};
+use super::first::{Begin, First, FirstPart, OTHER_CONTENT, PATIENCE, Shape, open};
 use super::{Context, PROBE, PROVES};
 use crate::error::{FetchError, Tried};
 use crate::plan::Trouble;
@@ -34,6 +34,17 @@ pub(super) struct Opened {
     pub(super) source: Arc<Source>,
     pub(super) route: usize,
     pub(super) index: usize,
+}
+
+/// What the sources are opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A download without bytes. The first answer is used for the whole file.
+    Fresh,
+    /// A download with bytes of an earlier attempt.
+    Resumed,
+    /// A comparison with a finished file.
+    Compared,
 }
 
 /// The first route to a mirror.
@@ -62,15 +73,14 @@ pub(super) struct Opening {
     passed: Vec<(Opened, First)>,
     /// Mirrors that do not have the file of an earlier attempt.
     changed: Vec<Url>,
-    /// No bytes are there.
-    is_fresh: bool,
+    purpose: Purpose,
     /// The numbers of sources that were opened again at another address.
     reopened: Vec<usize>,
 }
 
 impl Opening {
-    /// Starts with all sources. Without bytes of an earlier attempt, the first answer is used for the whole file.
-    pub(super) fn start(context: &Context, is_fresh: bool) -> Self {
+    /// Starts with all sources.
+    pub(super) fn start(context: &Context, purpose: Purpose) -> Self {
         let sources = context.sources();
         context.progress.update(|snapshot| {
             let status = |(source, _): &(Arc<Source>, usize)| SourceStatus {
@@ -91,7 +101,7 @@ impl Opening {
             whole: None,
             passed: Vec::new(),
             changed: Vec::new(),
-            is_fresh,
+            purpose,
             reopened: Vec::new(),
         };
         opening.widen(context);
@@ -123,7 +133,7 @@ impl Opening {
             let has_cap = context.options.routes[opened.route].cap.is_some();
             let is_exit = matches!(opened.source.route, Route::Exit(_));
             let is_short = !is_http || has_cap || is_exit && !is_only;
-            let is_long = self.is_fresh && is_first && mirror == 0 && !is_short;
+            let is_long = self.purpose == Purpose::Fresh && is_first && mirror == 0 && !is_short;
             let serves =
                 first.as_ref().map_or_else(|| watch::Sender::new(false), |first| first.serves.clone());
             if is_first {
@@ -134,17 +144,23 @@ impl Opening {
                 true => Shape::Long,
                 false => Shape::Short,
             };
+            let wanted = self.begin(context, shape);
             let turn = first.filter(|first| first.is_long).map(|first| first.serves.subscribe());
             self.pending.spawn(async move {
                 if let Some(mut turn) = turn {
                     // A server that allows few requests answers the first route.
                     let _ = timeout(TURN, turn.changed()).await;
                 }
-                let first = open(&opened, &progress, shape, &serves).await;
+                let first = open(&opened, &progress, wanted, &serves).await;
                 (opened, first)
             });
         }
         true
+    }
+
+    fn begin(&self, context: &Context<'_>, shape: Shape) -> Begin {
+        let needs_version = self.purpose != Purpose::Compared && context.job.checksums.is_empty();
+        Begin { shape, needs_version }
     }
 
     /// Opens a source again, once, at the address that answers over another route. Returns whether it does.
@@ -158,8 +174,9 @@ impl Opening {
         self.reopened.push(opened.index);
         self.unanswered.push(opened.index);
         let (opened, progress) = (opened.clone(), context.progress.clone());
+        let wanted = self.begin(context, Shape::Short);
         self.pending.spawn(async move {
-            let first = open(&opened, &progress, Shape::Short, &watch::Sender::new(true)).await;
+            let first = open(&opened, &progress, wanted, &watch::Sender::new(true)).await;
             (opened, first)
         });
         true
@@ -246,8 +263,9 @@ impl Opening {
         let mut since = None;
         loop {
             let is_sure = |answered: &(Opened, First)| {
-                let may_fit = self.may_fit(answered, held) || context.takes_whole().is_some();
-                may_fit && !self.awaits_earlier(context, &answered.0)
+                let is_only = context.job.mirrors.len() == 1 && answered.0.source.lacks_version();
+                let takes_whole = is_only || context.takes_whole().is_some();
+                (takes_whole || self.may_fit(answered, held)) && !self.awaits_earlier(context, &answered.0)
             };
             if self.whole.as_ref().is_some_and(is_sure)
                 && let Some(whole) = self.whole.take()
@@ -324,8 +342,12 @@ impl Opening {
             (_, Some(why)) => self.leave_out(context, &other, why),
             (true, None) => {
                 if context.mirror(other.index) < context.mirror(better.0.index) && !context.is_proven() {
+                    let why = match other.source.lacks_version() {
+                        true => "names no version of its file",
+                        false => "sends no parts",
+                    };
                     context.progress.note(format!(
-                        "{} sends no parts: only the first bytes of the mirrors are compared; {PROVES}",
+                        "{} {why}: only the first bytes of the mirrors are compared; {PROVES}",
                         other.source.label
                     ));
                 }

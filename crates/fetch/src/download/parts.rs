@@ -172,7 +172,6 @@ impl Run<'_> {
             stream: Mutex::new(part.stream),
             origin,
             bytes: AtomicU64::new(0),
-            answers: AtomicUsize::new(0),
         }));
     }
 
@@ -292,7 +291,6 @@ impl Run<'_> {
                     compared.notes(self.context).into_iter().for_each(|note| self.context.progress.note(note));
                     let used = self.active.iter().map(|active| self.context.mirror(active.index)).min();
                     self.context.note_unused(used.unwrap_or_default());
-                    self.note_unversioned();
                 }
             },
             () = self.context.stop.notified() => return Err(FetchError::Stopped.into()),
@@ -368,15 +366,14 @@ impl Run<'_> {
             active.source.mirror != changed.mirror && !matches!(planner.standing(active.id), Standing::Out(_))
         };
         if !self.active.iter().any(is_of_use) {
-            if changed.is_version_lost() {
-                self.context.take_whole("does not name the version of its parts");
-                return Err(Ended::Again(FetchError::Unversioned));
+            if let Some(why) = changed.takes_whole() {
+                self.context.take_whole(why);
+                return Err(Ended::Again(FetchError::Unsure(why)));
             }
             return Err(Ended::Again(FetchError::Changed));
         }
-        self.context
-            .progress
-            .note(format!("{}: its file is another one now; going on without it", changed.label));
+        let why = changed.takes_whole().map_or_else(|| CHANGED.to_owned(), |why| format!("the server {why}"));
+        self.context.progress.note(format!("{}: {why}; going on without it", changed.label));
         Ok(())
     }
 

@@ -16,6 +16,8 @@ use crate::store::{Journal, Piece, Store};
 
 /// A server without bytes for this long is given up.
 const SILENT: Duration = Duration::from_secs(30);
+/// Why one answer brings everything.
+const NO_VERSION: &str = "names no version of the file";
 /// One without bytes for so long is named.
 const SLOW: Duration = Duration::from_secs(3);
 
@@ -39,10 +41,20 @@ impl Context<'_> {
         if !self.is_proven() {
             self.note_unused(self.mirror(from.index));
         }
-        let why = if answer.body.is_packed() { "compresses the file" } else { "sends no parts" };
+        let lacks_version = from.source.lacks_version();
+        if lacks_version && self.job.mirrors.len() == 1 {
+            self.take_whole(NO_VERSION);
+        }
+        let why = match answer.body.is_packed() {
+            true => "compresses the file",
+            false if lacks_version => NO_VERSION,
+            false => "sends no parts",
+        };
         let why = self.takes_whole().unwrap_or(why);
-        self.progress
-            .note(format!("the server {why}: one connection fetches the file, and it cannot be resumed"));
+        let hint = if why == NO_VERSION { "; with `--checksum`, all paths help" } else { "" };
+        self.progress.note(format!(
+            "the server {why}: one connection fetches the file, and it cannot be resumed{hint}"
+        ));
         let came = tokio::select! {
             came = self.receive(answer, from, &store) => came,
             () = self.stop.notified() => Err(FetchError::Stopped.into()),

@@ -168,6 +168,15 @@ impl Head {
         self.is_untyped
     }
 
+    /// Whether the body has all bytes of the file.
+    pub fn is_all(&self) -> bool {
+        match &self.content_range {
+            Some(Ok(ContentRange::Bytes(range, size))) => Some(range.end - range.start) == *size,
+            Some(_) => false,
+            None => self.status == 200,
+        }
+    }
+
     /// Whether the server says that it sends parts.
     pub fn accepts_ranges(&self) -> bool {
         self.accepts_ranges

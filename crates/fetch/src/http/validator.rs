@@ -99,16 +99,17 @@ impl Validator {
         self.host == other.host && own.is_some() && own == others
     }
 
-    /// Whether the server named no version of the file.
-    pub fn is_empty(&self) -> bool {
-        self.tag.is_none() && self.modified.is_none()
+    /// Whether it would show that another answer has other bytes. A weak tag may stay the same when bytes change: parts must
+    /// not be joined by it (RFC 9110 §8.8.1).
+    pub fn names_version(&self) -> bool {
+        self.strong_tag().is_some() || self.modified.is_some()
     }
 
-    /// Whether `other`, from the same HTTP server, has no field to compare with those of this one.
+    /// Whether `other`, from the same HTTP server, has no field that could show other bytes than those of this one.
     pub fn is_lost_in(&self, other: &Self) -> bool {
-        let has_tags = self.tag.is_some() && other.tag.is_some();
+        let has_tags = self.strong_tag().is_some() && other.strong_tag().is_some();
         let has_times = self.modified.is_some() && other.modified.is_some();
-        self.host.is_some() && self.host == other.host && !self.is_empty() && !has_tags && !has_times
+        self.host.is_some() && self.host == other.host && self.names_version() && !has_tags && !has_times
     }
 
     /// Whether `other` is of the same version.
@@ -177,9 +178,12 @@ mod tests {
     fn an_answer_without_anything_to_compare_loses_the_version() {
         let of = |tag, modified| validator(tag, modified, LATE).of_host("near".to_owned());
         let (tag, weak, time) = (Some("\"a\""), Some("W/\"a\""), Some(EARLY));
-        for (known, answer) in
-            [((tag, None), (None, None)), ((tag, None), (None, time)), ((None, time), (None, None))]
-        {
+        for (known, answer) in [
+            ((tag, None), (None, None)),
+            ((tag, None), (None, time)),
+            ((None, time), (None, None)),
+            ((tag, None), (weak, None)),
+        ] {
             assert!(of(known.0, known.1).is_lost_in(&of(answer.0, answer.1)), "{known:?} {answer:?}");
         }
         for (known, answer) in
@@ -188,6 +192,8 @@ mod tests {
             assert!(!of(known.0, known.1).is_lost_in(&of(answer.0, answer.1)), "{known:?} {answer:?}");
         }
         assert!(!of(tag, None).is_lost_in(&Validator::default().of_host("far".to_owned())));
+        assert!(of(tag, None).names_version() && of(weak, time).names_version());
+        assert!(!of(weak, None).names_version() && !of(None, None).names_version());
     }
 
     #[test]

@@ -29,6 +29,9 @@ use follow::Response;
 const ANSWER: Duration = Duration::from_secs(30);
 /// Why a source rests when a redirect leads to hosts with other files.
 const OTHER: &str = "the hosts to which the server redirects have different files";
+/// Why only one answer with everything is sure to be of one version.
+const VERSION_LOST: &str = "does not name the version of its parts";
+const SIZES: &str = "names another size in other answers";
 /// Why parts of a file cannot be fetched.
 const PACKED: &str = "the server compresses parts of the file (gzip) although asked not to";
 /// Most requests for one answer: from a redirect's target, from the mirror itself, without `If-Range`, and from further hosts.
@@ -73,8 +76,10 @@ struct Memory {
     hosts: Hosts,
     /// Bytes of the file to compare further hosts with.
     begin: Option<FileBegin>,
-    /// A server gave the version of the file first, and left it out of a later answer.
-    is_version_lost: bool,
+    /// The server names no version of the file, so bytes of several answers are not joined.
+    lacks_version: bool,
+    /// Why one answer has to bring everything: parts do not show that they belong together.
+    takes_whole: Option<&'static str>,
     /// The last server that was asked, and how often in a row it answered that it failed.
     asked: Option<Url>,
     errors: u32,
@@ -111,6 +116,8 @@ pub struct Answer {
     pub size: Option<u64>,
     /// Whether the server sends parts.
     pub is_part: bool,
+    /// Whether it announces all bytes of the file.
+    pub is_all: bool,
     /// The version of the file.
     pub version: Validator,
     /// The hash of the file by the server.
@@ -207,10 +214,19 @@ impl Source {
         self.memory().hosts.own().clone()
     }
 
-    /// Whether the server gave the version of the file first, and left it out of a later answer. Only one answer with
-    /// everything is sure to be of one version then.
-    pub fn is_version_lost(&self) -> bool {
-        self.memory().is_version_lost
+    /// Why one answer has to bring everything, as far as answers have shown.
+    pub fn takes_whole(&self) -> Option<&'static str> {
+        self.memory().takes_whole
+    }
+
+    /// Whether the server names no version of the file.
+    pub fn lacks_version(&self) -> bool {
+        self.memory().lacks_version
+    }
+
+    /// Notes that the server names no version of the file.
+    pub fn lack_version(&self) {
+        self.memory().lacks_version = true;
     }
 
     /// Whether the server refused a request because there were too many.
@@ -285,7 +301,8 @@ impl Source {
             Standing::Fits => {}
             _ => return Err(Refusal::Changed),
         }
-        Ok(Answer { start, size, is_part, version, digest: None, is_page: false, body: Body::of_ftp(body) })
+        let (body, is_all) = (Body::of_ftp(body), wanted.range.is_none());
+        Ok(Answer { start, size, is_part, is_all, version, digest: None, is_page: false, body })
     }
 
     async fn attempt(&self, connection: &mut HttpConnection, wanted: &Wanted) -> Result<Step, Refusal> {
@@ -304,26 +321,14 @@ impl Source {
             Some(_) if is_page && !self.memory().begins_as_page => return Err(Refusal::PAGE),
             Some(_) => {}
         }
-        if let Verdict::Part(_, size) | Verdict::Whole(size) | Verdict::NoSuchBytes(size) = verdict {
-            match self.check(&head.validator, size, wanted) {
-                Standing::Fits => {}
-                Standing::Changed => return Err(Refusal::Changed),
-                Standing::Stranger => return Ok(Step::Compare),
-                Standing::Other => {
-                    let mut memory = self.memory();
-                    memory.hosts.note(head.validator, false);
-                    memory.redirected = None;
-                    return Ok(Step::Elsewhere);
-                }
-            }
-        }
-        if wanted.size.is_some() && self.is_lost(&head.validator, (&verdict, start)) {
-            return Err(Refusal::Changed);
+        if let Some(step) = self.step_elsewhere(&head.validator, (&verdict, start), wanted)? {
+            return Ok(step);
         }
         let answer = |start, size, is_part| Answer {
             start,
             size,
             is_part,
+            is_all: head.is_all(),
             version: head.validator.clone(),
             // A server's hash is that of the bytes it sends (RFC 9530 §3).
             digest: head.digest.clone().filter(|_| !is_packed),
@@ -364,6 +369,33 @@ impl Source {
                 self.refused(verdict, wanted, was_redirected || (is_redirect && wanted.size.is_some()))
             }
         }
+    }
+
+    /// Compares an answer with the file that the download began with; the step if its host is another one.
+    fn step_elsewhere(
+        &self,
+        version: &Validator,
+        (verdict, start): (&Verdict, u64),
+        wanted: &Wanted,
+    ) -> Result<Option<Step>, Refusal> {
+        if let Verdict::Part(_, size) | Verdict::Whole(size) | Verdict::NoSuchBytes(size) = verdict {
+            match self.check(version, *size, wanted) {
+                Standing::Fits => {}
+                Standing::Changed => {
+                    self.note_contradiction((version, verdict), wanted);
+                    return Err(Refusal::Changed);
+                }
+                Standing::Stranger => return Ok(Some(Step::Compare)),
+                Standing::Other => {
+                    let mut memory = self.memory();
+                    memory.hosts.note(version.clone(), false);
+                    memory.redirected = None;
+                    return Ok(Some(Step::Elsewhere));
+                }
+            }
+        }
+        let is_lost = wanted.size.is_some() && self.is_lost(version, (verdict, start));
+        if is_lost { Err(Refusal::Changed) } else { Ok(None) }
     }
 
     /// How a response without bytes is dealt with. `was_link`: it came from a link that the mirror may replace.
@@ -426,6 +458,15 @@ impl Source {
         }
     }
 
+    /// Notes if a part of a file of another size calls itself the version that the download began with.
+    fn note_contradiction(&self, (version, verdict): (&Validator, &Verdict), wanted: &Wanted) {
+        let mut memory = self.memory();
+        let is_other_size = matches!(verdict, Verdict::Part(_, size) if *size != wanted.size);
+        if is_other_size && memory.hosts.is_own(version) {
+            memory.takes_whole.get_or_insert(SIZES);
+        }
+    }
+
     /// Whether an answer that brings bytes leaves out the version that its host gave before; it is remembered. RFC 9110
     /// §15.3.7 wants the version in every part: without it, the bytes may be of another one.
     fn is_lost(&self, version: &Validator, (verdict, start): (&Verdict, u64)) -> bool {
@@ -436,7 +477,9 @@ impl Source {
             _ => false,
         };
         let is_lost = brings_bytes && memory.hosts.is_version_lost(version);
-        memory.is_version_lost |= is_lost;
+        if is_lost {
+            memory.takes_whole.get_or_insert(VERSION_LOST);
+        }
         is_lost
     }
 }

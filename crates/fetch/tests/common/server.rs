@@ -62,14 +62,27 @@ impl Response {
         }
     }
 
+    /// Sets a header.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self = self.without(name);
         self.headers.push((name, value.into()));
         self
     }
 
-    /// The response of a correct server.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(known, _)| *known != name);
+        self
+    }
+
+    /// The response of a correct server, which names the time of the content's change.
     pub fn right(request: &Request, content: &[u8]) -> Self {
+        Self::unversioned(request, content).with("Last-Modified", changed_at(content))
+    }
+
+    /// The response of a server that names no version.
+    pub fn unversioned(request: &Request, content: &[u8]) -> Self {
         let size = content.len();
         match request.range(size) {
             None => Self::new(200, content),
@@ -86,7 +99,9 @@ impl Response {
         match request.header("range") {
             Some("bytes=0-") if !content.is_empty() => {
                 let (last, size) = (content.len() - 1, content.len());
-                Self::new(206, content).with("Content-Range", format!("bytes 0-{last}/{size}"))
+                Self::new(206, content)
+                    .with("Content-Range", format!("bytes 0-{last}/{size}"))
+                    .with("Last-Modified", changed_at(content))
             }
             _ => Self::right(request, content),
         }
@@ -208,6 +223,13 @@ fn serve(stream: TcpStream, answer: &Answer, (requests, number): (&Mutex<Vec<Req
             return;
         }
     }
+}
+
+/// A time for each content.
+fn changed_at(content: &[u8]) -> String {
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, content);
+    let seconds = u32::from_be_bytes(hash.as_ref()[..4].try_into().unwrap()) / 4;
+    httpdate::fmt_http_date(std::time::UNIX_EPOCH + Duration::from_secs(seconds.into()))
 }
 
 /// Bytes that look random.

@@ -216,7 +216,7 @@ fn failure(error: FetchError, job: &Job) -> Failure {
         FetchError::Outranked(_) | FetchError::Mixed(_) => {
             Failure::new(Kind::Unreachable, message).hint("fetch from one mirror alone")
         }
-        FetchError::Changed | FetchError::Unversioned => {
+        FetchError::Changed | FetchError::Unsure(_) => {
             Failure::new(Kind::Unreachable, message).hint("try again when it is not written to")
         }
         FetchError::Corrupt(_) => {
