@@ -27,6 +27,8 @@ enum Left {
     Trailers { is_empty: bool },
 }
 
+/// Headers that say where a body ends.
+pub(crate) const ENDS_BODY: [&str; 2] = ["content-length", "transfer-encoding"];
 const NEXT_CHUNK: Left = Left::Size { size: 0, is_read: false };
 /// The end of a line, in bytes.
 const LINE_END: u64 = 2;
@@ -35,26 +37,26 @@ impl Body {
     /// All bytes.
     pub(crate) const EVERYTHING: Self = Self { left: Left::Everything, asks_upgrade: false };
 
-    /// The body that these headers announce; `None` if its end is not clear.
-    pub(crate) fn announced(headers: &[httparse::Header<'_>], asks_upgrade: bool) -> Option<Self> {
+    /// The body that these headers of HTTP/1.`minor` announce; `None` if its end is not clear: servers may take such a request
+    /// for two, one of them hidden (RFC 9112 §6.1, §11.2).
+    pub(crate) fn announced(
+        headers: &[httparse::Header<'_>],
+        (minor, asks_upgrade): (u8, bool),
+    ) -> Option<Self> {
         let named = move |name: &'static str| {
             headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name))
         };
         if let Some(codings) = named("transfer-encoding").next_back() {
             let last = codings.value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
             let is_chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
-            // A server may take such a request for two, one of them hidden (RFC 9112 §6.1, §11.2).
-            let is_clear = is_chunked && named("content-length").next().is_none();
+            let is_clear = is_chunked && minor > 0 && named("content-length").next().is_none();
             return is_clear.then_some(Self { left: NEXT_CHUNK, asks_upgrade });
         }
-        let mut length = None;
-        for header in named("content-length") {
-            let this = std::str::from_utf8(header.value).ok()?.trim().parse::<u64>().ok()?;
-            if length.replace(this).is_some_and(|other| other != this) {
-                return None;
-            }
-        }
-        Some(Self { left: Left::Length(length.unwrap_or(0)), asks_upgrade })
+        let mut lengths = named("content-length").map(|header| header.value.trim_ascii());
+        let Some(length) = lengths.next() else { return Some(Self { left: Left::Length(0), asks_upgrade }) };
+        let is_clear = lengths.all(|other| other == length) && length.iter().all(u8::is_ascii_digit);
+        let length = std::str::from_utf8(length).ok().filter(|_| is_clear)?.parse().ok()?;
+        Some(Self { left: Left::Length(length), asks_upgrade })
     }
 
     /// The answer to watch, if it decides about another protocol.
@@ -143,7 +145,7 @@ mod tests {
 
     fn announced(headers: &[(&str, &str)]) -> Option<Body> {
         let each = headers.iter().map(|&(name, value)| httparse::Header { name, value: value.as_bytes() });
-        Body::announced(&each.collect::<Vec<_>>(), false)
+        Body::announced(&each.collect::<Vec<_>>(), (1, false))
     }
 
     #[test]
@@ -176,6 +178,12 @@ mod tests {
         let (chunked, length) = (("Transfer-Encoding", "chunked"), ("Content-Length", "5"));
         for wrong in [
             &[("Content-Length", "x")][..],
+            &[("Content-Length", "+5")],
+            &[("Content-Length", "-0")],
+            &[("Content-Length", "")],
+            &[("Content-Length", "5, 5")],
+            &[length, ("Content-Length", "05")],
+            &[("Content-Length", "18446744073709551616")],
             &[length, ("Content-Length", "6")],
             &[chunked, length],
             &[length, chunked],
@@ -183,6 +191,9 @@ mod tests {
         ] {
             assert_eq!(announced(wrong), None, "{wrong:?}");
         }
+        let value = b"chunked";
+        let chunked = [httparse::Header { name: chunked.0, value }];
+        assert_eq!(Body::announced(&chunked, (0, false)), None, "HTTP/1.0 has no chunks");
         let mut all = Body::EVERYTHING;
         assert_eq!(all.take(b"anything"), 8);
     }

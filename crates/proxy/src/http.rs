@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use crate::body::Body;
+use crate::body::{Body, ENDS_BODY};
 use crate::message::Outcome;
 use crate::target::Target;
 
@@ -56,7 +56,7 @@ pub enum Malformed {
     /// The URL's scheme is not http.
     #[error("only http URLs are fetched by a proxy; for others, use CONNECT or SOCKS")]
     Scheme,
-    /// Its length is not a number, or it has both a length and chunks, or two lengths.
+    /// Its length is not a number, it has both a length and chunks, or two lengths, or chunks in HTTP/1.0.
     #[error("the request does not say clearly where its body ends")]
     Length,
     /// The destination is not a host with a port.
@@ -90,8 +90,9 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request, usize)>, Malformed> {
     let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let host = host.rsplit_once('@').map_or(host, |(_credentials, host)| host);
     let to = authority(host, Some(80)).ok_or(Malformed::Destination)?;
-    let (head, upgrades) = forwarded((method, path, host), parsed.version.unwrap_or(1), parsed.headers);
-    let body = Body::announced(parsed.headers, upgrades).ok_or(Malformed::Length)?;
+    let minor = parsed.version.unwrap_or(1);
+    let (head, upgrades) = forwarded((method, path, host), minor, parsed.headers);
+    let body = Body::announced(parsed.headers, (minor, upgrades)).ok_or(Malformed::Length)?;
     Ok(Some((Request::Forward { to, head, body }, length)))
 }
 
@@ -132,7 +133,9 @@ fn forwarded(
     for header in headers {
         let name = header.name.to_ascii_lowercase();
         let is_upgrade = upgrades && name == "upgrade";
-        if !is_upgrade && (FOR_THE_PROXY.contains(&&*name) || named.contains(&&*name)) {
+        // Without them, the server would take the body for another request.
+        let ends_body = ENDS_BODY.contains(&&*name);
+        if !is_upgrade && !ends_body && (FOR_THE_PROXY.contains(&&*name) || named.contains(&&*name)) {
             continue;
         }
         for part in [header.name.as_bytes(), b": ", header.value, b"\r\n"] {
@@ -242,6 +245,17 @@ mod tests {
             "POST http://a.example/ HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert_eq!(request(both.as_bytes()), Err(Malformed::Length));
         assert!(rejection(Malformed::Length).starts_with(b"HTTP/1.1 400 "));
+    }
+
+    #[test]
+    fn a_connection_that_names_the_end_of_the_body_does_not_take_it_away() {
+        for end in ["Content-Length: 5", "Transfer-Encoding: chunked"] {
+            let (_, head) = forward(&format!(
+                "POST http://a.example/ HTTP/1.1\r\nConnection: content-length, transfer-encoding, X\r\nX: 1\r\n{end}\r\n\r\n"
+            ));
+            let rest = format!("Host: a.example\r\n{end}\r\nConnection: close\r\n\r\n");
+            assert!(head.ends_with(&rest), "{head}");
+        }
     }
 
     #[test]
