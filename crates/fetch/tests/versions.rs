@@ -57,6 +57,23 @@ async fn machines_that_name_versions_of_their_own_give_the_file_by_one_answer() 
 }
 
 #[tokio::test]
+async fn other_failures_before_do_not_keep_versions_from_being_told_apart() {
+    for breaks_off in 0..3 {
+        let content = noise(SIZE, 66);
+        let body = content.clone();
+        let server = Server::start(move |request| {
+            if request.number < breaks_off {
+                return Response { cut: Some(1_000_000), ..Response::new(200, &body) };
+            }
+            Response::right(request, &body).with("ETag", format!("\"{}\"", request.number))
+        });
+        let place = Place::new(&[server.url("/a")]);
+        place.fetch().await.unwrap();
+        assert!(place.content() == content, "wrong bytes");
+    }
+}
+
+#[tokio::test]
 async fn machines_that_name_versions_of_their_own_are_resumed_without_a_mixture() {
     for turn in [0, 1] {
         let contents = alike();

@@ -43,7 +43,7 @@ use open::{Opened as OpenedSource, Opening, Purpose};
 const PROBE: u64 = 64 << 10;
 /// Advice for mirrors that were not compared byte by byte.
 const PROVES: &str = "`--checksum` proves the whole file";
-/// How often a download begins again because the file changed or a server without ranges broke off.
+/// How often a download begins because the file changed again or a server without ranges broke off.
 const MOST_BEGINNINGS: usize = 3;
 /// After so many changes, one answer has to bring the whole file.
 const MOST_CHANGES: usize = 2;
@@ -190,22 +190,27 @@ pub async fn fetch(
             Err(FetchError::Exists(_)) if job.keep_finished => return context.finished().await,
             Err(error) => return Err(error),
         };
-        let ended = context.attempt(store, journal).await;
-        match ended {
-            Err(Ended::Again(error)) if beginnings < MOST_BEGINNINGS => {
-                beginnings += 1;
-                changes += usize::from(matches!(error, FetchError::Changed));
-                if changes == MOST_CHANGES && job.mirrors.iter().any(|mirror| mirror.scheme().is_http()) {
-                    // Several machines with versions of their own may answer, or the file changes all the time.
-                    context.take_whole("names another version in other answers");
-                    beginnings = 1;
-                }
-                context.is_patient.store(matches!(error, FetchError::Outranked(_)), Ordering::Relaxed);
-                progress.note(format!("{error}; beginning again"));
-            }
-            Err(Ended::Again(error) | Ended::Failed(error)) => return Err(error),
+        let was_whole = context.takes_whole().is_some();
+        let error = match context.attempt(store, journal).await {
             Ok(report) => return Ok(report),
+            Err(Ended::Failed(error)) => return Err(error),
+            Err(Ended::Again(error)) => error,
+        };
+        let is_change = matches!(error, FetchError::Changed);
+        changes += usize::from(is_change);
+        if changes == MOST_CHANGES && job.mirrors.iter().any(|mirror| mirror.scheme().is_http()) {
+            // Several machines with versions of their own may answer, or the file changes all the time.
+            context.take_whole("names another version in other answers");
         }
+        // Whatever failed before, a change gets its second attempt, and the whole file its own ones.
+        match context.takes_whole().is_some() && !was_whole {
+            true => beginnings = 1,
+            false if is_change && changes < MOST_CHANGES => {}
+            false if beginnings < MOST_BEGINNINGS => beginnings += 1,
+            false => return Err(error),
+        }
+        context.is_patient.store(matches!(error, FetchError::Outranked(_)), Ordering::Relaxed);
+        progress.note(format!("{error}; beginning again"));
     }
 }
 

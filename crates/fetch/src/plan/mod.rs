@@ -344,7 +344,7 @@ impl Planner {
         self.has_room(&self.sources[source.0]) && !self.sources.iter().any(better)
     }
 
-    /// The rest of a request that begins with this byte, so it has brought none of it, and whether it is late.
+    /// The rest of a request whose next byte is this one, and whether it is late.
     fn asked_from(&self, at: u64, now: Time) -> Option<(Range<u64>, bool)> {
         let mut busy = self.lanes.iter().flatten().filter_map(|lane| Some((lane, lane.work.as_ref()?)));
         let (lane, work) = busy.find(|(_, work)| work.start == at && !self.received.covers(work))?;
