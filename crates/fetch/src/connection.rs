@@ -75,10 +75,17 @@ struct HttpBody {
 }
 
 impl Body {
-    /// The body of an HTTP response, which the server compressed if it `is_packed`.
-    pub fn of_http(incoming: Incoming, is_packed: bool) -> Self {
-        let unpacking = is_packed.then(|| Box::new(Unpacking::new()));
-        Self::new(WireBody::Http(HttpBody { incoming, unpacking }))
+    /// The body of an HTTP response, as it is.
+    pub fn of_http(incoming: Incoming) -> Self {
+        Self::new(WireBody::Http(HttpBody { incoming, unpacking: None }))
+    }
+
+    /// From now on, bytes come unpacked: the server compressed them.
+    pub fn unpack(&mut self) {
+        if let WireBody::Http(body) = &mut self.wire {
+            let unpacking = body.unpacking.insert(Box::new(Unpacking::new()));
+            unpacking.handle_bytes(self.seen.split().freeze());
+        }
     }
 
     /// The body of an FTP transfer.

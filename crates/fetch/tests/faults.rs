@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anabranch_fetch::{Cap, Checksum, FetchError, Progress, fetch};
-use common::server::{Response, Server};
+use common::server::{Request, Response, Server};
 use common::{Place, noise};
 use data_encoding::{BASE64, HEXLOWER};
 use tokio::sync::Notify;
@@ -526,6 +526,53 @@ async fn an_archive_is_not_unpacked_and_other_codings_are_refused() {
     let error = Place::new(&[server.url("/a.txt")]).fetch().await.unwrap_err();
     assert!(matches!(error, FetchError::Refused(_)));
     assert!(causes(error).contains("compresses the file (br)"));
+}
+
+#[tokio::test]
+async fn a_file_that_its_server_calls_compressed_and_sends_plain_is_saved_as_it_comes() {
+    let content = noise(SIZE, 57);
+    for sends_parts in [true, false] {
+        let body = content.clone();
+        let server = Server::start(move |request| {
+            let right = if sends_parts { Response::right(request, &body) } else { Response::new(200, &body) };
+            right.with("Content-Encoding", "gzip")
+        });
+        let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+        let (_, notes) = place.fetch_with_notes().await;
+        assert!(place.content() == content, "wrong bytes");
+        let is_told = |note: &String| note.contains("(gzip), but does not: it is saved as it comes");
+        assert_eq!(notes.iter().filter(|note| is_told(note)).count(), 1, "{notes:?}");
+        let later = |request: &Request| request.range(SIZE).is_some_and(|(start, _)| start > 0);
+        assert_eq!(server.requests().iter().any(later), sends_parts, "its parts are used");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_compresses_later_answers_gives_the_file_by_one_answer() {
+    let (content, gzip) = packed(SIZE);
+    for routes in [&[2][..], &[2, 3]] {
+        let (body, gzip) = (content.clone(), gzip.clone());
+        let server = Server::start(move |request| match request.number {
+            0 => Response::right(request, &body),
+            _ => Response::right(request, &gzip).with("Content-Encoding", "gzip"),
+        });
+        let place = Place::new(&[server.url("/a")]).over_addresses(routes);
+        let (_, notes) = place.fetch_with_notes().await;
+        assert!(place.content() == content, "wrong bytes");
+        assert!(notes.iter().any(|note| note.contains("compresses parts of the file")), "{notes:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_if_range_with_304_is_asked_without_it() {
+    let content = noise(SIZE, 58);
+    let server = Server::changed(&content, |request, right| match request.header("if-range") {
+        Some(_) => Response::new(304, b""),
+        None => right.with("ETag", "\"a\""),
+    });
+    fetched(&Place::new(&[server.url("/a")]), &content).await;
+    let plain = server.requests().iter().filter(|request| request.header("range").is_none()).count();
+    assert_eq!(plain, 0, "it sends parts");
 }
 
 #[tokio::test]

@@ -43,6 +43,9 @@ use open::{Opened as OpenedSource, Opening, Purpose};
 const PROBE: u64 = 64 << 10;
 /// Advice for mirrors that were not compared byte by byte.
 const PROVES: &str = "`--checksum` proves the whole file";
+/// What a false `Content-Encoding` means.
+const MISLABELLED: &str =
+    "the server says that it compresses the file (gzip), but does not: it is saved as it comes";
 /// How often a download begins because the file changed again or a server without ranges broke off.
 const MOST_BEGINNINGS: usize = 3;
 /// After so many changes, one answer has to bring the whole file.
@@ -265,6 +268,9 @@ impl Context<'_> {
                 first = self.first(&mut opening, (&store, journal.as_ref())) => first?,
                 () = self.stop.notified() => return Err(FetchError::Stopped.into()),
             };
+            if first.0.source.is_mislabelled() {
+                self.progress.note(MISLABELLED);
+            }
             if !first.1.is_page() {
                 self.is_no_page.store(true, Ordering::Relaxed);
             }

@@ -182,6 +182,12 @@ impl Head {
         self.accepts_ranges
     }
 
+    /// The same without the server's compression, which it does not do.
+    #[must_use]
+    pub fn plain(self) -> Self {
+        Self { encoding: None, ..self }
+    }
+
     /// The same for a response from the target of a redirect, which has a name of its own.
     #[must_use]
     pub fn at(self, path: &str) -> Self {
@@ -204,6 +210,7 @@ impl Head {
             }),
             429 | 503 => Verdict::Busy(self.retry_after),
             408 | 425 | 500..=599 => Verdict::Retry(format!("the server answers {}", self.status)),
+            304 => Verdict::Malformed("the server answers that nothing changed (304)".to_owned()),
             status => Verdict::Useless(format!("the server answers {status}")),
         }
     }

@@ -12,6 +12,15 @@ use std::io::Write;
 use bytes::{Buf, Bytes};
 use flate2::write::MultiGzDecoder;
 
+/// How a compressed body begins.
+pub(crate) const BEGINNING: [u8; 2] = [0x1f, 0x8b];
+
+/// Whether a body that its server calls compressed is not, by its first bytes.
+pub(crate) fn is_plain(begin: &[u8]) -> bool {
+    let len = begin.len().min(BEGINNING.len());
+    begin[..len] != BEGINNING[..len]
+}
+
 /// A body that is being unpacked.
 #[derive(Debug)]
 pub(crate) struct Unpacking {

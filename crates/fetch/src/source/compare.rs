@@ -72,7 +72,7 @@ impl Source {
             // An answer may begin earlier. More bytes than this are not worth the comparison.
             let skip = usize::try_from(at - begin).ok().filter(|skip| *skip <= known.len());
             let skip = skip.ok_or_else(|| Refusal::failed("the server sends other bytes than asked for"))?;
-            let mut body = Body::of_http(body, false);
+            let mut body = Body::of_http(body);
             let bytes = timeout(ANSWER, body.peek(skip + known.len())).await;
             let bytes = bytes.map_err(|_| Refusal::failed("the server is silent"))?;
             let has_same = bytes.map_err(Refusal::failed)?.get(skip..skip + known.len()) == Some(known);

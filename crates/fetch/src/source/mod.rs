@@ -2,6 +2,7 @@
 
 mod compare;
 mod follow;
+mod judge;
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -29,11 +30,8 @@ use follow::Response;
 const ANSWER: Duration = Duration::from_secs(30);
 /// Why a source rests when a redirect leads to hosts with other files.
 const OTHER: &str = "the hosts to which the server redirects have different files";
-/// Why only one answer with everything is sure to be of one version.
-const VERSION_LOST: &str = "does not name the version of its parts";
-const SIZES: &str = "names another size in other answers";
 /// Why parts of a file cannot be fetched.
-const PACKED: &str = "the server compresses parts of the file (gzip) although asked not to";
+const PACKED: &str = "compresses parts of the file (gzip) although asked not to";
 /// Most requests for one answer: from a redirect's target, from the mirror itself, without `If-Range`, and from further hosts.
 const MOST_STEPS: usize = 8;
 /// Pauses after failed questions whether a file has changed.
@@ -70,6 +68,8 @@ struct Memory {
     was_busy: bool,
     /// How often in a row the server refused a part that does not begin the file.
     denials: u32,
+    /// The server calls the file compressed, and sends it plain.
+    is_mislabelled: bool,
     /// The first bytes came as a web page.
     begins_as_page: bool,
     /// The hosts that answered, and the version of the file there.
@@ -229,6 +229,11 @@ impl Source {
         self.memory().lacks_version = true;
     }
 
+    /// Whether the server calls the file compressed, and sends it plain.
+    pub fn is_mislabelled(&self) -> bool {
+        self.memory().is_mislabelled
+    }
+
     /// Whether the server refused a request because there were too many.
     pub fn was_busy(&self) -> bool {
         self.memory().was_busy
@@ -309,11 +314,11 @@ impl Source {
         let start = wanted.range.as_ref().map_or(0, |range| range.start);
         let Response { head, body, was_redirected, is_redirect, was_conditional } =
             self.follow(connection, wanted).await?;
-        let verdict = head.judge(start, self.mirror.path());
+        let mut body = Body::of_http(body);
+        let (head, verdict) = self.judge(head, &mut body, start).await?;
         let begins_file =
             matches!(verdict, Verdict::Part(0, _) | Verdict::Whole(_) | Verdict::Packed { is_whole: true });
         let is_packed = matches!(verdict, Verdict::Packed { .. });
-        let mut body = Body::of_http(body, is_packed);
         let is_page = begins_file && self.begins_as_page(&head, &mut body).await? || head.is_page();
         match wanted.size {
             // Some servers call every file a page.
@@ -358,44 +363,24 @@ impl Source {
                 self.memory().dislikes_if_range = true;
                 Ok(Step::Again)
             }
-            Verdict::Packed { .. } if wanted.size.is_some() => Err(Refusal::useless(PACKED)),
+            Verdict::Packed { .. } if wanted.size.is_some() => {
+                self.memory().takes_whole.get_or_insert(PACKED);
+                Err(Refusal::Changed)
+            }
             Verdict::Packed { is_whole: true } => Ok(Step::Done(Box::new(answer(0, None, false)))),
             // Parts of compressed bytes are of no use: without a size, everything is asked for instead.
             Verdict::Packed { .. } if wanted.range.is_some() => {
                 Ok(Step::Done(Box::new(answer(start, None, true))))
             }
-            Verdict::Packed { .. } => Err(Refusal::useless(PACKED)),
+            Verdict::Packed { .. } => Err(Refusal::useless(format!("the server {PACKED}"))),
+            Verdict::Malformed(_) if head.status == 304 && was_conditional => {
+                self.memory().dislikes_if_range = true;
+                Ok(Step::Again)
+            }
             verdict => {
                 self.refused(verdict, wanted, was_redirected || (is_redirect && wanted.size.is_some()))
             }
         }
-    }
-
-    /// Compares an answer with the file that the download began with; the step if its host is another one.
-    fn step_elsewhere(
-        &self,
-        version: &Validator,
-        (verdict, start): (&Verdict, u64),
-        wanted: &Wanted,
-    ) -> Result<Option<Step>, Refusal> {
-        if let Verdict::Part(_, size) | Verdict::Whole(size) | Verdict::NoSuchBytes(size) = verdict {
-            match self.check(version, *size, wanted) {
-                Standing::Fits => {}
-                Standing::Changed => {
-                    self.note_contradiction((version, verdict), wanted);
-                    return Err(Refusal::Changed);
-                }
-                Standing::Stranger => return Ok(Some(Step::Compare)),
-                Standing::Other => {
-                    let mut memory = self.memory();
-                    memory.hosts.note(version.clone(), false);
-                    memory.redirected = None;
-                    return Ok(Some(Step::Elsewhere));
-                }
-            }
-        }
-        let is_lost = wanted.size.is_some() && self.is_lost(version, (verdict, start));
-        if is_lost { Err(Refusal::Changed) } else { Ok(None) }
     }
 
     /// How a response without bytes is dealt with. `was_link`: it came from a link that the mirror may replace.
@@ -448,38 +433,5 @@ impl Source {
             Ok(Err(why)) => Err(Refusal::failed(why)),
             Err(_) => Err(Refusal::failed("the server sends nothing")),
         }
-    }
-
-    /// Compares an answer with the file that the download began with.
-    fn check(&self, version: &Validator, size: Option<u64>, wanted: &Wanted) -> Standing {
-        match wanted.size {
-            None => Standing::Fits,
-            Some(known) => self.memory().hosts.judge(version, size.is_some_and(|size| size != known)),
-        }
-    }
-
-    /// Notes if a part of a file of another size calls itself the version that the download began with.
-    fn note_contradiction(&self, (version, verdict): (&Validator, &Verdict), wanted: &Wanted) {
-        let mut memory = self.memory();
-        let is_other_size = matches!(verdict, Verdict::Part(_, size) if *size != wanted.size);
-        if is_other_size && memory.hosts.is_own(version) {
-            memory.takes_whole.get_or_insert(SIZES);
-        }
-    }
-
-    /// Whether an answer that brings bytes leaves out the version that its host gave before; it is remembered. RFC 9110
-    /// §15.3.7 wants the version in every part: without it, the bytes may be of another one.
-    fn is_lost(&self, version: &Validator, (verdict, start): (&Verdict, u64)) -> bool {
-        let mut memory = self.memory();
-        let brings_bytes = match verdict {
-            Verdict::Part(..) => true,
-            Verdict::Whole(_) => start == 0 || memory.is_plain(),
-            _ => false,
-        };
-        let is_lost = brings_bytes && memory.hosts.is_version_lost(version);
-        if is_lost {
-            memory.takes_whole.get_or_insert(VERSION_LOST);
-        }
-        is_lost
     }
 }
