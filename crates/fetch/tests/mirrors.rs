@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anabranch_fetch::{Cap, FetchError};
@@ -231,6 +231,24 @@ async fn routes_to_one_address_with_a_strong_tag_are_sampled_once() {
         assert!(place.content() == content && notes.is_empty(), "{notes:?}");
         assert!((1..=most).contains(&samples(&[&server])), "{tag}");
     }
+}
+
+#[tokio::test]
+async fn a_server_that_refused_a_request_over_any_route_is_not_asked_for_a_sample() {
+    let (content, asked) = (noise(SIZE, 48), AtomicUsize::new(0));
+    let body = content.clone();
+    let server = Server::start(move |request| {
+        let right = Response::long(request, &body).with("ETag", "\"a\"");
+        let is_late = request.range(SIZE).is_some_and(|(start, _)| start > 0);
+        // One later part is sent, and no more.
+        match is_late && asked.fetch_add(1, Ordering::SeqCst) > 0 {
+            true => Response::new(429, b"busy"),
+            false => Response { rate: Some(1_500_000), ..right },
+        }
+    });
+    let place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+    fetched(&place, &content).await;
+    assert_eq!(samples(&[&server]), 0);
 }
 
 #[tokio::test]

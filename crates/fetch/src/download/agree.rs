@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::compare::sample;
+use super::compare::{PAUSES, sample};
 use super::lane::Active;
 use super::parts::Run;
 use super::{Context, PROVES, TICK};
@@ -158,6 +158,12 @@ impl Run<'_> {
         Compared { unsure: unsure.unwrap_or_default(), ..Compared::default() }
     }
 
+    /// Whether the mirror of a source has refused a request, over any route.
+    fn is_limited(&self, known: &Active) -> bool {
+        let mut same = self.active.iter().filter(|active| active.source.mirror == known.source.mirror);
+        same.any(|active| active.source.was_refused())
+    }
+
     /// Whether another origin is known to have the same file as a source.
     fn is_same(&self, own: &str, other: &str) -> bool {
         self.any_facts((own, other), Fact::proves_same)
@@ -186,17 +192,17 @@ impl Run<'_> {
         for (origin, ranges) in others {
             let seems_same = self.any_facts((&decider.origin, origin), Fact::suggests_same);
             let mut outcome = if seems_same { &mut compared.sampled } else { &mut compared.unsure };
-            let most = match seems_same {
-                // A server that allows few requests is not asked for that.
-                true if decider.source.was_busy() => 0,
-                true => 1,
-                false => most,
+            let (most, pauses) = match seems_same {
+                // A server that allows few requests or parts is not asked for that.
+                true if self.is_limited(decider) => (0, &PAUSES[..0]),
+                true => (1, &[Duration::ZERO][..]),
+                false => (most, &PAUSES[..]),
             };
             for range in ends(ranges, most) {
                 if begin.elapsed() > ALL {
                     break;
                 }
-                let Some(bytes) = sampler.ask(range.clone()).await else { break };
+                let Some(bytes) = sampler.ask(range.clone(), pauses).await else { break };
                 outcome = &mut compared.sampled;
                 if self.shared.store.read(range).is_ok_and(|on_disk| on_disk != bytes) {
                     outcome = &mut compared.differing;
@@ -241,7 +247,7 @@ struct Sampler<'a, 'b> {
 }
 
 impl Sampler<'_, '_> {
-    async fn ask(&mut self, range: Range<u64>) -> Option<Bytes> {
+    async fn ask(&mut self, range: Range<u64>, pauses: &[Duration]) -> Option<Bytes> {
         loop {
             let active = self.sources.last()?.clone();
             if self.has_room(&active, range.end - range.start) {
@@ -250,8 +256,8 @@ impl Sampler<'_, '_> {
                 let is_http = active.source.mirror.scheme().is_http();
                 let new = || is_http.then(|| active.source.connection());
                 if let Some(mut connection) = self.open.take().or_else(spare).or_else(new) {
-                    let asking =
-                        sample((&active.source, &mut connection), range.clone(), self.run.shared.size);
+                    let wanted = (range.clone(), self.run.shared.size);
+                    let asking = sample((&active.source, &mut connection), wanted, pauses);
                     let came = timeout(ONE, asking).await;
                     self.open = Some(connection);
                     if let Ok(Ok(Some(bytes))) = came {

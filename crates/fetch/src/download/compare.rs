@@ -20,7 +20,8 @@ use crate::source::{Refusal, Source, Wanted};
 use crate::store::{Journal, Store, mirror_and_route, read_at};
 
 /// Pauses after failed requests for bytes to compare.
-const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
+pub(super) const PAUSES: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
 impl Context<'_> {
     /// Whether the file is still that of an earlier attempt; fails when the source does not say.
@@ -58,7 +59,8 @@ impl Context<'_> {
         let own = by_source.or_else(by_mirror).map_or(&held, |(_, own)| own);
         let Some(range) = own.iter().last() else { return Ok(true) };
         let range = range.end.saturating_sub(PROBE).max(range.start)..range.end;
-        let sample = sample((&opened.source, &mut part.connection), range.clone(), part.size).await?;
+        let connection = (&*opened.source, &mut part.connection);
+        let sample = sample(connection, (range.clone(), part.size), &PAUSES).await?;
         Ok(sample.is_some_and(|bytes| known(range, &bytes)))
     }
 
@@ -108,7 +110,8 @@ impl Context<'_> {
         if tail.is_empty() {
             return Ok(true);
         }
-        let sample = sample((&opened.source, &mut part.connection), tail.clone(), size).await?;
+        let connection = (&*opened.source, &mut part.connection);
+        let sample = sample(connection, (tail.clone(), size), &PAUSES).await?;
         Ok(sample.is_some_and(|bytes| has(target, tail, &bytes)))
     }
 }
@@ -118,14 +121,14 @@ fn has(path: &Path, range: Range<u64>, bytes: &[u8]) -> bool {
     read_at(path, range).is_ok_and(|on_disk| on_disk == bytes)
 }
 
-/// The bytes of a range by a source; `None` if its file is another one now.
+/// The bytes of a range by a source, which is asked once for each pause; `None` if its file is another one now.
 pub(super) async fn sample(
     (source, connection): (&Source, &mut Connection),
-    range: Range<u64>,
-    size: u64,
+    (range, size): (Range<u64>, u64),
+    pauses: &[Duration],
 ) -> Result<Option<Bytes>, FetchError> {
     let wanted = Wanted { range: Some(range.clone()), size: Some(size) };
-    for pause in PAUSES {
+    for pause in pauses {
         let asking = async {
             let mut answer = source.ask(connection, &wanted).await?;
             read(&mut answer, range.clone()).await
@@ -143,7 +146,7 @@ pub(super) async fn sample(
             _ => {}
         }
         connection.close();
-        sleep(pause.max(asked)).await;
+        sleep(asked.max(*pause)).await;
     }
     let why = "the bytes that are there cannot be compared".to_owned();
     Err(FetchError::Unreachable(vec![Tried { label: source.label.clone(), why }]))

@@ -181,7 +181,8 @@ fn leave(shared: &Shared, active: &Active, lane: LaneId) -> Result<(), Halt> {
         shared.changes.fetch_add(1, Ordering::SeqCst);
     }
     let why = "its file is another one now".to_owned();
-    planner.on_end(lane, Some(Trouble::Useless(why)), shared.now());
+    planner.on_end(lane, None, shared.now());
+    planner.leave(active.id, why);
     planner.close_lane(lane);
     drop(planner);
     shared.news.notify_waiters();

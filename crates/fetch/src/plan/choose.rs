@@ -29,7 +29,9 @@ impl Planner {
         let (kept, free): (Vec<_>, Vec<_>) =
             self.free().into_iter().partition(|gap| self.is_next_of_another(id, (gap.start, now)));
         let own = free.iter().find(|gap| lane.goes_on == Some(gap.start)).cloned();
-        let goes_on = own.is_some();
+        if self.is_whole(lane.source) {
+            return own.or_else(|| free.first().map(|gap| gap.start..self.size));
+        }
         if self.is_limited(lane.source) {
             // Another request may be refused. Other lanes take the end of this one.
             return own.or(free.into_iter().max_by_key(|gap| gap.end - gap.start));
@@ -42,9 +44,6 @@ impl Planner {
             (half >= LEAST_CHUNK).then(|| gap.start + half..gap.end)
         };
         let gap = own_or_free.or_else(second_half)?;
-        if !goes_on && self.is_whole(lane.source) {
-            return Some(gap.start..self.size);
-        }
         let rest = (self.size - self.received.total()) as f64;
         let source = &self.sources[lane.source.0];
         let share = |rate: f64| rest * rate / self.total_rate().max(rate);

@@ -14,7 +14,8 @@
 //!    is split for another lane to that server, and not before the answer to the second request comes.
 //! 7. The first answer goes on to the end of the file. Its lane reads on while the bytes behind are free, so other lanes begin
 //!    in the middle of them. A server that allows one request sends everything with it.
-//! 8. A server that sends the file only from its beginning gets one request for everything that is missing.
+//! 8. A server that refuses parts is limited, too. One that sends the file only from its beginning gets one request for everything
+//!    that is missing.
 
 mod choose;
 mod rate;
@@ -184,13 +185,13 @@ impl Planner {
 
     /// Decides about the numbers of lanes; to be called a few times a second.
     pub fn adapt(&mut self, now: Time) {
-        let has_work = !self.free().is_empty();
+        let missing = if self.free().is_empty() { 0 } else { self.size - self.received.total() };
         for index in 0..self.sources.len() {
             let lanes = self.lanes.iter().flatten().filter(|lane| lane.source.0 == index);
             let busy = lanes.filter(|lane| lane.work.is_some()).count();
             let source = &mut self.sources[index];
             let bytes = self.routes[source.terms.route].bytes;
-            source.adapt(bytes, has_work && busy >= source.lanes(), now);
+            source.adapt(bytes, if busy >= source.lanes() { missing } else { 0 }, now);
         }
     }
 
@@ -205,10 +206,11 @@ impl Planner {
         let open = self.lanes.iter().flatten().filter(|lane| lane.source == source).count();
         let state = &self.sources[source.0];
         let Some(ready_at) = state.ready_at() else { return Next::Leave };
-        if self.is_complete() || open > state.lanes() || !self.may_use(source) {
+        let goes_on = self.lanes[lane.0].as_ref().and_then(|lane| lane.goes_on);
+        let is_too_many = open > state.lanes() && goes_on.is_none();
+        if self.is_complete() || is_too_many || !self.may_use(source) {
             return Next::Leave;
         }
-        let goes_on = self.lanes[lane.0].as_ref().and_then(|lane| lane.goes_on);
         if now < ready_at && goes_on.is_none() {
             return Next::Wait(ready_at);
         }
@@ -310,11 +312,16 @@ impl Planner {
             self.refund(source, work.end - work.start);
         }
         if let Some(trouble) = trouble {
-            let others =
-                self.lanes.iter().flatten().filter(|lane| lane.source == source && lane.work.is_some());
-            let others = others.count();
+            let is_receiving = |lane: &&Lane| lane.work.is_some() || lane.goes_on.is_some();
+            let lanes = self.lanes.iter().flatten().filter(|lane| lane.source == source);
+            let others = lanes.filter(is_receiving).count();
             self.sources[source.0].on_trouble(trouble, (came, others), now);
         }
+    }
+
+    /// Gives up a source.
+    pub fn leave(&mut self, source: SourceId, why: String) {
+        self.sources[source.0].leave(why);
     }
 
     /// Notes that a lane stops reading because of a limit, or reads again: its server is not silent meanwhile.

@@ -10,6 +10,8 @@ const MOST_FAILURES: u32 = 8;
 const MOST_PAGES: u32 = 5;
 /// A source is given up after so many refusals of parts in a row, within about four seconds.
 const MOST_DENIALS: u32 = 4;
+/// A server that refused so many parts in a row is asked for the whole file.
+const PLAIN: u32 = 2;
 /// A source is given up after its server was busy so often in a row, within about a minute and a half.
 const MOST_BUSY: u32 = 12;
 /// A source with this many failures in a row does not count as working.
@@ -115,7 +117,9 @@ pub(super) struct Source {
     /// The pace of its last connection.
     pub(super) pace: Option<Pace>,
     failures: u32,
-    /// Its server limits connections or requests, so each request takes as much as possible.
+    /// Parts that its server refused in a row.
+    denials: u32,
+    /// Its server limits connections, requests or parts, so each request takes as much as possible.
     is_limited: bool,
     /// Its server sends the file only from the beginning.
     is_whole: bool,
@@ -137,6 +141,7 @@ impl Source {
             standing: Standing::Ready,
             pace: None,
             failures: 0,
+            denials: 0,
             is_limited: false,
             is_whole: false,
             rests_until: Time::ZERO,
@@ -164,7 +169,12 @@ impl Source {
 
     /// Whether its server sends the file only from the beginning.
     pub(super) fn is_whole(&self) -> bool {
-        self.is_whole
+        self.is_whole || self.denials >= PLAIN
+    }
+
+    /// Gives it up.
+    pub(super) fn leave(&mut self, why: String) {
+        self.standing = Standing::Out(why);
     }
 
     /// Notes that its server limits requests.
@@ -197,7 +207,7 @@ impl Source {
     }
 
     pub(super) fn on_success(&mut self) {
-        self.failures = 0;
+        (self.failures, self.denials) = (0, 0);
         if !self.is_out() {
             self.standing = Standing::Ready;
         }
@@ -216,11 +226,15 @@ impl Source {
         };
         let is_busy = matches!(trouble, Trouble::Busy(_));
         let (why, asked) = match trouble {
-            Trouble::Useless(why) => return self.standing = Standing::Out(why),
+            // It may refuse further requests while it sends the file.
+            Trouble::Useless(_) if others > 0 => return self.on_limit(),
+            Trouble::Useless(why) => return self.leave(why),
             Trouble::Failed(why) => (why, Span::ZERO),
             Trouble::Page => (Trouble::Page.why(), Span::ZERO),
             Trouble::NoParts(why) => {
-                (self.lanes, self.settled) = (1, true);
+                // An answer that goes on may bring everything.
+                self.on_limit();
+                self.denials += 1;
                 (why, Span::ZERO)
             }
             Trouble::Busy(pause) => {
@@ -254,9 +268,10 @@ impl Source {
         self.standing = if is_last { Standing::Out(why) } else { Standing::Resting(why) };
     }
 
-    /// Adds a connection while that makes the route faster. `bytes` is what the route has received so far.
-    pub(super) fn adapt(&mut self, bytes: u64, is_full: bool, now: Time) {
-        if !is_full || self.is_out() {
+    /// Adds a connection while that makes the route faster and enough is missing to measure it. `bytes` is what the route has
+    /// received so far; `missing` is 0 if no work is free or some lanes have none.
+    pub(super) fn adapt(&mut self, bytes: u64, missing: u64, now: Time) {
+        if missing == 0 || self.is_out() {
             (self.since, self.bytes_then) = (now, bytes);
             return;
         }
@@ -268,10 +283,10 @@ impl Source {
         (self.since, self.bytes_then) = (now, bytes);
         if rate < self.rate_before * WORTHWHILE {
             (self.lanes, self.settled) = ((self.lanes - 1).max(1), true);
-        } else if self.lanes < self.terms.most_lanes {
-            (self.lanes, self.rate_before) = (self.lanes + 1, rate);
-        } else {
+        } else if self.lanes >= self.terms.most_lanes {
             self.settled = true;
+        } else if missing as f64 >= rate * TRIAL.as_secs_f64() {
+            (self.lanes, self.rate_before) = (self.lanes + 1, rate);
         }
     }
 }

@@ -289,6 +289,77 @@ fn a_second_connection_that_is_refused_does_not_stop_the_first() {
 }
 
 #[test]
+fn a_request_that_is_refused_for_good_does_not_stop_an_answer_that_goes_on() {
+    for trouble in [Trouble::Useless("403".to_owned()), Trouble::NoParts("416".to_owned())] {
+        let source = SourceId(0);
+        let (mut planner, mut now) = (planner(100_000_000, 1), Time::ZERO);
+        let first = planner.open_lane(source, now).unwrap();
+        planner.go_on(first, 0);
+        let Next::Fetch(range) = planner.next(first, now) else { panic!("it goes on") };
+        let second = loop {
+            now += Span::from_millis(100);
+            assert!(planner.on_bytes(first, 1000, now).more);
+            planner.adapt(now);
+            if let Some(lane) = planner.open_lane(source, now) {
+                break lane;
+            }
+        };
+        assert!(matches!(planner.next(second, now), Next::Fetch(_)));
+        planner.on_end(second, Some(trouble.clone()), now);
+        planner.on_bytes(first, range.end - range.start, now);
+        planner.on_end(first, None, now);
+        planner.go_on(first, range.end);
+        assert_eq!(planner.next(first, now), Next::Fetch(range.end..100_000_000), "{trouble:?}");
+        assert_eq!(planner.next(second, now), Next::Leave, "{trouble:?}");
+    }
+}
+
+#[test]
+fn a_server_that_refuses_parts_is_not_asked_for_the_end_of_its_open_answer() {
+    let mut planner = planner_of_one_server(20_000_000, 2);
+    let at = |ms| Time::ZERO + Span::from_millis(ms);
+    let lanes: Vec<_> = (0..2).map(|source| planner.open_lane(SourceId(source), at(0)).unwrap()).collect();
+    planner.go_on(lanes[0], 0);
+    let Next::Fetch(first) = planner.next(lanes[0], at(0)) else { panic!("it goes on") };
+    for ms in 0..500 {
+        assert!(planner.on_bytes(lanes[0], first.end / 1000, at(ms)).more);
+    }
+    assert!(matches!(planner.next(lanes[1], at(500)), Next::Fetch(range) if range.start > first.end));
+    planner.on_end(lanes[1], Some(Trouble::NoParts("200".to_owned())), at(500));
+    assert!(matches!(planner.next(lanes[1], at(1001)), Next::Wait(_)), "the open answer brings it");
+    planner.on_end(lanes[1], Some(Trouble::NoParts("200".to_owned())), at(1001));
+    planner.on_bytes(lanes[0], first.end, at(1001));
+    planner.on_end(lanes[0], None, at(1001));
+    planner.go_on(lanes[0], first.end);
+    assert_eq!(planner.next(lanes[0], at(1001)), Next::Fetch(first.end..20_000_000));
+    for ms in 1001..2100 {
+        planner.on_bytes(lanes[0], 1000, at(ms));
+    }
+    assert!(matches!(planner.next(lanes[1], at(2100)), Next::Wait(_)), "the whole file would take longer");
+    planner.on_end(lanes[0], None, at(2100));
+    let from = first.end + 1_099_000;
+    assert_eq!(planner.next(lanes[1], at(2100)), Next::Fetch(from..20_000_000), "everything that is missing");
+}
+
+#[test]
+fn another_connection_is_not_tried_when_little_is_missing() {
+    for (size, opens) in [(3_000_000, false), (9_000_000, true)] {
+        let mut planner = planner(size, 1);
+        let lane = planner.open_lane(SourceId(0), Time::ZERO).unwrap();
+        for ms in 1..2500 {
+            let now = Time::ZERO + Span::from_millis(ms);
+            if !planner.on_bytes(lane, 1000, now).more {
+                planner.on_end(lane, None, now);
+                planner.next(lane, now);
+            }
+            planner.adapt(now);
+        }
+        let now = Time::ZERO + Span::from_millis(2500);
+        assert_eq!(planner.open_lane(SourceId(0), now).is_some(), opens, "{size}");
+    }
+}
+
+#[test]
 fn a_source_that_only_fails_is_given_up_and_a_useless_one_at_once() {
     let mut planner = planner(1000, 2);
     let mut now = Time::ZERO;

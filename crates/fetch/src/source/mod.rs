@@ -234,6 +234,12 @@ impl Source {
         self.memory().is_mislabelled
     }
 
+    /// Whether the server refused a request or a part.
+    pub fn was_refused(&self) -> bool {
+        let memory = self.memory();
+        memory.was_busy || memory.denials > 0
+    }
+
     /// Whether the server refused a request because there were too many.
     pub fn was_busy(&self) -> bool {
         self.memory().was_busy
