@@ -43,7 +43,7 @@ use open::{Opened as OpenedSource, Opening, Purpose};
 const PROBE: u64 = 64 << 10;
 /// Advice for mirrors that were not compared byte by byte.
 const PROVES: &str = "`--checksum` proves the whole file";
-/// What a false `Content-Encoding` means.
+/// The note about a false `Content-Encoding`.
 const MISLABELLED: &str =
     "the server says that it compresses the file (gzip), but does not: it is saved as it comes";
 /// How often a download begins because the file changed again or a server without ranges broke off.

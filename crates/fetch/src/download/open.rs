@@ -36,7 +36,7 @@ pub(super) struct Opened {
     pub(super) index: usize,
 }
 
-/// What the sources are opened for.
+/// The purpose of the sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// A download without bytes. The first answer is used for the whole file.
