@@ -46,6 +46,8 @@ impl Path {
         // At high rates a queue of as many packets would be shorter than the delay.
         let in_flight = self.mbit * 1e6 / 12_000.0 * self.delay.as_secs_f64() * 2.0;
         link.queue.limit = Limit::Packets(QUEUE.max(in_flight as u32));
+        // The loopback interface below takes far larger packets, and fifty of them would wait for seconds.
+        link.mtu = Some(1500);
         link.loss = if loss > 0.0 { LossModel::Bernoulli(loss) } else { LossModel::None };
         link
     }
