@@ -16,6 +16,8 @@ pub(crate) const PART_SUFFIX: &str = ".anabranch-part";
 const LONGEST_NAME: usize = 255;
 /// Longest name of an unfinished file, in bytes. Some encrypted file systems, such as eCryptfs, take no longer names.
 const LONGEST_PART: usize = 143;
+/// How many times a directory that is moved aside has the ends of an unfinished file's name; others have at most three.
+const ASIDE: usize = 4;
 /// Longest path or link text, in bytes.
 pub(crate) const LONGEST_PATH: usize = 4096;
 /// Most components in a path.
@@ -81,6 +83,27 @@ pub(crate) fn spelled_part_name(name: &str) -> String {
 /// A name that no entry of a share, no unfinished file and no link under way can have.
 pub(crate) fn trial_name(name: &str) -> String {
     part_name(&part_name(&part_name(name)))
+}
+
+/// Name of a directory that is moved aside for another entry of its name. Nothing else can have it, not a trial either.
+pub(crate) fn aside_name(name: &str) -> String {
+    let hash = blake3::hash(name.as_bytes()).to_hex();
+    let name = if name.len() < hash.len() { name } else { hash.as_str() };
+    format!("{}{name}{}", ".".repeat(ASIDE), PART_SUFFIX.repeat(ASIDE))
+}
+
+/// True for names of directories that were moved aside.
+pub(crate) fn is_aside_name(name: &str) -> bool {
+    without_ends(name).is_some()
+}
+
+/// The name of a directory before it was moved aside; `None` for a long one.
+pub(crate) fn moved_aside(aside: &str) -> Option<&str> {
+    without_ends(aside).filter(|name| name.len() < 2 * blake3::OUT_LEN)
+}
+
+fn without_ends(aside: &str) -> Option<&str> {
+    aside.strip_prefix(&".".repeat(ASIDE))?.strip_suffix(&PART_SUFFIX.repeat(ASIDE))
 }
 
 fn part_name_within(most: usize, name: &str) -> String {
@@ -223,6 +246,9 @@ mod tests {
         for len in 1..=255 {
             let part = part_name(&"x".repeat(len));
             assert!(part.len() <= LONGEST_PART && is_part_name(&part), "length {len}");
+            let aside = aside_name(&"x".repeat(len));
+            assert!(aside.len() <= LONGEST_PART && is_part_name(&aside), "length {len}");
+            assert!(is_aside_name(&aside) && !is_aside_name(&trial_name(&"x".repeat(len))), "length {len}");
         }
     }
 }

@@ -22,7 +22,7 @@ use super::target::{TargetTree, sync_or_note};
 use crate::attributes;
 use crate::error::TransferError;
 use crate::manifest::Entry;
-use crate::path::{RelPath, is_part_name, part_name};
+use crate::path::{RelPath, is_aside_name, is_part_name, moved_aside, part_name};
 use crate::report::Report;
 
 impl Planner {
@@ -84,6 +84,23 @@ impl Planner {
         let may_remove = self.mirror.is_some_and(|mirror| mirror.delete) && !self.report.has_failed();
         may_remove && !self.clashes(path, found)
     }
+
+    /// Puts back what a copy that was killed has moved aside in the directory at `path`, if its name is free.
+    pub(super) fn put_back(&mut self, path: &str) {
+        let Some(mirror) = self.mirror else { return };
+        let Ok(directory) = self.tree.directory(path) else { return };
+        let names = names(&directory).unwrap_or_default();
+        for aside in names.iter().filter_map(|name| name.to_str()).filter(|name| is_aside_name(name)) {
+            let name = moved_aside(aside).filter(|name| directory.symlink_metadata(name).is_err());
+            if name.is_some_and(|name| directory.rename(aside, &directory, name).is_ok()) || mirror.delete {
+                continue;
+            }
+            let path = join(path, aside);
+            self.report.warn(&format!(
+                "{path} is what an earlier copy left of a directory; remove it, or sync with `--delete`"
+            ));
+        }
+    }
 }
 
 /// Removes the directory that an interrupted copy was to put in the place of the file `name`.
@@ -125,7 +142,7 @@ pub(super) fn remove_others(
             let inner = join(&path, text);
             // Unfinished files may be at work.
             let Ok(found) = directory.symlink_metadata(text) else { continue };
-            if is_part_name(text) || left_out.contains(inner.as_str()) {
+            if is_part_name(text) && !is_aside_name(text) || left_out.contains(inner.as_str()) {
                 continue;
             }
             let alias = aliases.iter().find(|(name, meta)| is_same(meta, &found) || are_alike(name, text));

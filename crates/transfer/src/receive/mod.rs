@@ -2,6 +2,7 @@
 
 mod ahead;
 mod alike;
+mod aside;
 mod begun;
 mod commit;
 mod further;

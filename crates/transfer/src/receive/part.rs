@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, Metadata, OpenOptions};
 
+use super::aside::{Clearing, replace};
 use super::job::{FileJob, Keeping};
-use super::remove::{Clearing, clear};
 use crate::attributes::{self, Attributes};
 #[cfg(test)]
 use crate::hash::BLOCK;
@@ -222,10 +222,9 @@ impl PartFile {
     /// [`io::ErrorKind::AlreadyExists`] if the name is taken and must not be replaced.
     pub fn place(self, job: &FileJob, report: &Report) -> io::Result<()> {
         if let Some(shut) = job.clears {
-            let clearing = Clearing { report, shut, why_unsafe: report.why_unsafe() };
-            clear(&self.directory, &job.name, clearing)?;
-        }
-        if job.replace {
+            let clearing = Clearing { report, path: &job.path, shut, why_unsafe: report.why_unsafe() };
+            replace(&self.directory, (&self.name, &job.name), clearing)
+        } else if job.replace {
             self.directory.rename(&self.name, &self.directory, &job.name)
         } else {
             rename_new(&self.directory, &self.name, &job.name)

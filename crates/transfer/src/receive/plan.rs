@@ -148,6 +148,7 @@ impl Planner {
     }
 
     fn plan(&mut self, entries: &[Entry], ends: &mut Vec<DirectoryEnd>) -> Result<(), Halt> {
+        self.put_back("");
         self.check_space(entries).map_err(Halt::Fatal)?;
         if self.conflict == Conflict::Rename {
             self.listed = entries.iter().map(|entry| entry.path.as_str().to_owned()).collect();
@@ -159,7 +160,11 @@ impl Planner {
             match &entry.kind {
                 _ if self.merges(entry) => {}
                 EntryKind::Directory { mode, modified } => {
-                    ends.extend(self.make_directory((index, &entry.path), *mode, *modified));
+                    let end = self.make_directory((index, &entry.path), *mode, *modified);
+                    if end.as_ref().is_some_and(|end| !end.is_new) {
+                        self.put_back(entry.path.as_str());
+                    }
+                    ends.extend(end);
                 }
                 EntryKind::Link { text } => self.make_link(&entry.path, text),
                 EntryKind::File(meta) => {

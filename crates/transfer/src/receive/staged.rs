@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
+use super::aside::{Clearing, check_safe};
 use super::part::PartFile;
 use super::place::hash_file;
-use super::remove::{Clearing, check_safe};
 use super::symlink::replace_with_link;
 use super::target::{StagedFile, TargetTree, sync_or_note};
 use crate::path::{RelPath, part_name};
@@ -75,7 +75,7 @@ impl TargetTree {
         for (path, text) in &staged {
             let (parent, name) = path.split();
             let why_unsafe = why_unsafe.or_else(|| report.why_unsynced());
-            let clearing = Clearing { report, shut: self.shut(), why_unsafe };
+            let clearing = Clearing { report, path, shut: self.shut(), why_unsafe };
             let replaced = self.directory(parent).and_then(|parent| {
                 replace_with_link(&parent, text, name, Some(clearing))?;
                 sync_or_note(&parent, path.split().0, report)

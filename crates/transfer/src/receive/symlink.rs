@@ -4,8 +4,8 @@ use std::io;
 
 use cap_std::fs::Dir;
 
+use super::aside::{Clearing, replace};
 use super::part::PartFile;
-use super::remove::{Clearing, clear};
 use crate::path::part_name;
 
 /// Puts a link in the place of `name`, which stays if the link cannot be made. With `clears`, removes a directory.
@@ -21,8 +21,8 @@ pub(super) fn replace_with_link(
         directory.remove_file(&part)?;
     }
     create_link(directory, text, &part)?;
-    let cleared = clears.map_or(Ok(()), |clearing| clear(directory, name, clearing));
-    cleared.and_then(|()| directory.rename(&part, directory, name)).inspect_err(|_| {
+    let rename = || directory.rename(&part, directory, name);
+    clears.map_or_else(rename, |clearing| replace(directory, (&part, name), clearing)).inspect_err(|_| {
         // The first error counts.
         let _ = directory.remove_file(&part);
     })

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::serve::{mirror, pull, pull_with, served, store};
 use super::{BROKEN, FULL, LINKLESS, directories, directory, noise, share, transfer, transfer_into, tree};
 use crate::hash::BLOCK;
-use crate::{Conflict, Place, ReceiveOptions, Rights, TransferError, Wanted};
+use crate::{Conflict, Mirror, Place, ReceiveOptions, Rights, TransferError, Wanted};
 
 fn keeping(conflict: Conflict) -> ReceiveOptions {
     ReceiveOptions { hard_links: true, conflict, ..ReceiveOptions::default() }
@@ -261,4 +261,40 @@ async fn a_directory_that_could_not_take_the_place_of_a_file_stays_writable_for_
     fs::remove_file(copy.join(".z.anabranch-part")).unwrap();
     pull().await.unwrap();
     assert!(copy.join("e").is_dir());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_was_killed_while_it_replaced_a_directory_leaves_nothing_for_ever() {
+    use crate::path::aside_name;
+    let long = "long ".repeat(40);
+    for name in ["e", &long] {
+        let (_temp, folders, folder, here) = served(&[("d/x", b"x")]);
+        let copy = here.join("copy");
+        let (at, aside) = (copy.join("d").join(name), copy.join("d").join(aside_name(name)));
+        let cut_off = || {
+            fs::create_dir_all(&aside).unwrap();
+            fs::write(aside.join("old"), "old").unwrap();
+        };
+        let pull = async |delete| {
+            let wanted = Wanted::contents_of("pub").unwrap();
+            let mirror = Some(Mirror { delete, by_content: false });
+            pull_with(&folders, (&wanted, &copy), ReceiveOptions { mirror, ..Default::default() }).await
+        };
+        pull(false).await.unwrap();
+        // Before the file had its name: where that fits into the other, the directory is back.
+        cut_off();
+        let summary = pull(false).await.unwrap();
+        let is_named =
+            summary.warnings.iter().any(|note| note.contains("d/....") && note.contains("--delete"));
+        assert_eq!((at.join("old").exists(), is_named), (name == "e", name != "e"), "{summary:?}");
+        fs::write(folder.join("d").join(name), "new").unwrap();
+        pull(true).await.unwrap();
+        assert_eq!(tree(&copy), tree(&folder));
+        // Afterwards.
+        cut_off();
+        let summary = pull(false).await.unwrap();
+        assert!(summary.warnings.iter().any(|note| note.contains("d/....")), "{summary:?}");
+        assert_eq!(pull(true).await.unwrap().removed, 2);
+        assert_eq!(tree(&copy), tree(&folder));
+    }
 }

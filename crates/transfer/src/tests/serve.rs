@@ -60,7 +60,7 @@ pub(super) async fn pull_with(
     (wanted, copy): (&Wanted, &Path),
     options: ReceiveOptions,
 ) -> Outcome {
-    let options = ReceiveOptions { mirror: Some(mirror(true)), ..options };
+    let options = ReceiveOptions { mirror: options.mirror.or(Some(mirror(true))), ..options };
     let run = async |near: Memory| get(&near, wanted, directory(copy), &options, &Progress::new()).await;
     visit(folders, Rights::Read, run).await.0
 }
