@@ -113,6 +113,8 @@ pub struct Shortage {
     pub needed: u64,
     /// Bytes free.
     pub free: u64,
+    /// Number of further files that fit only if they have not changed.
+    pub unsure: u64,
 }
 
 /// One name at the top level of an offer, as the sender gives it.
@@ -129,7 +131,7 @@ pub struct OfferedName {
 
 impl From<anabranch_transfer::Shortage> for Shortage {
     fn from(found: anabranch_transfer::Shortage) -> Self {
-        Self { files: found.files, needed: found.needed, free: found.free }
+        Self { files: found.files, needed: found.needed, free: found.free, unsure: found.unsure }
     }
 }
 

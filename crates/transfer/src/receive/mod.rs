@@ -66,7 +66,7 @@ pub(crate) use list::read_list;
 use list::{drop_unwanted, is_stream};
 use plan::{PlanPorts, Planner};
 use pump::{REPLIES, read_replies, write_requests};
-use target::{Free, TargetTree};
+use target::TargetTree;
 use write::{Output, WritePorts, Writer};
 
 /// How long received data may take to be written after the transfer fails.
@@ -261,11 +261,11 @@ impl Spot {
         }
     }
 
-    /// The free space of a directory that does not exist yet.
-    fn free(&self) -> Option<Free> {
+    /// The directory in which the missing directories are to be made.
+    fn ground(&self) -> Option<TargetTree> {
         match self {
-            Self::At(path) => TargetTree::free_at(path),
-            Self::Below { root, path } => TargetTree::free_at(&root.join(path)),
+            Self::At(path) => TargetTree::ground_of(path),
+            Self::Below { root, path } => TargetTree::ground_of(&root.join(path)),
         }
     }
 

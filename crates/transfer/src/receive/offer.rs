@@ -189,8 +189,8 @@ pub(super) async fn survey(
     let looked = spawn_blocking(move || {
         let demand = Demand { entries: &entries, links: &links, conflict, compares_all };
         let mut tree = spot.look().0;
-        let free = tree.as_ref().map_or_else(|| spot.free(), TargetTree::free);
-        let crowd = demand.crowd(free, tree.as_mut());
+        let ground = tree.as_ref().map(TargetTree::another).or_else(|| spot.ground());
+        let crowd = ground.and_then(|ground| demand.crowd(&ground, tree.as_mut()));
         ((entries, links), crowd)
     });
     let (offered, crowd) = looked.await.map_err(panicked)?;

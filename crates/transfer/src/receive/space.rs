@@ -41,7 +41,8 @@ impl Planner {
         let links = self.links.as_ref().map_or(&none, |links| links.first());
         let (conflict, compares_all) = (self.conflict, self.compares_all);
         let demand = Demand { entries, links, conflict, compares_all };
-        let Some(crowd) = demand.crowd(self.tree.free(), Some(&mut self.tree)) else { return Ok(()) };
+        let ground = self.tree.another();
+        let Some(crowd) = demand.crowd(&ground, Some(&mut self.tree)) else { return Ok(()) };
         if crowd.is_all {
             return Err(crowd.refusal(self.tree.path()));
         }

@@ -133,6 +133,8 @@ pub(crate) struct TargetTree {
 pub(crate) struct Free {
     pub bytes: u64,
     piece: u64,
+    /// Whether holes take as much of it as data.
+    is_solid: bool,
 }
 
 /// Entries that replace others when all else has arrived.
@@ -307,15 +309,20 @@ impl TargetTree {
     pub fn free(&self) -> Option<Free> {
         #[cfg(test)]
         if self.root.exists(crate::tests::SMALL) {
-            return Some(Free { bytes: 1 << 20, piece: 1 });
+            return Some(Free { bytes: 1 << 20, piece: 1, is_solid: false });
         }
         Free::of(&self.root)
     }
 
-    /// The free space of the directory that is to be made at `path`.
-    pub fn free_at(path: &Path) -> Option<Free> {
+    /// The directory in which the one at `path` is to be made.
+    pub fn ground_of(path: &Path) -> Option<Self> {
         let root = Dir::open_ambient_dir(nearest(path), ambient_authority()).ok()?;
-        Self::new(path.to_owned(), root, 0).free()
+        Some(Self::new(path.to_owned(), root, 0))
+    }
+
+    /// The target directory itself.
+    pub fn root(&self) -> &Dir {
+        &self.root
     }
 
     fn sync_directories(&mut self, paths: &[&String], report: &Report) -> Result<(), TransferError> {
@@ -388,12 +395,19 @@ impl Free {
         let stat = rustix::fs::fstatvfs(directory).ok()?;
         let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
         // A file system without blocks, such as ramfs, does not know its size.
-        (stat.f_blocks > 0).then(|| Self { bytes, piece: stat.f_frsize.clamp(1, LARGEST_PIECE) })
+        let piece = stat.f_frsize.clamp(1, LARGEST_PIECE);
+        (stat.f_blocks > 0).then_some(Self { bytes, piece, is_solid: false })
+    }
+
+    /// The free space of a file system whose files cannot have holes.
+    pub fn without_holes(self) -> Self {
+        Self { is_solid: true, ..self }
     }
 
     /// The bytes that a file takes of it.
     pub fn taken(&self, meta: FileMeta) -> u64 {
-        meta.stored().unwrap_or(0).checked_next_multiple_of(self.piece).unwrap_or(u64::MAX)
+        let bytes = if self.is_solid { meta.size } else { meta.stored() };
+        bytes.unwrap_or(0).checked_next_multiple_of(self.piece).unwrap_or(u64::MAX)
     }
 }
 

@@ -481,3 +481,16 @@ async fn a_link_in_the_place_of_a_directory_is_not_followed_wherever_it_leads() 
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_exfat_a_sparse_file_that_needs_more_than_there_is_fails_before_it_is_sent() {
+    let (temp, from, _) = directories(&[("d/x", b"x")]);
+    fs::File::create(from.join("d/sparse")).unwrap().set_len(200 << 20).unwrap();
+    let types = ["exfat", "exfat-fuse"];
+    let Some(exfat) = mount_image(&temp.path().join("exfat"), &["mkfs.exfat"], &types) else { return };
+    let (to, options) = (exfat.0.join("to"), ReceiveOptions::default());
+    let received = transfer(&share(&from.join("d")), directory(&to), &options).await.1;
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    assert!(failures[0].reason.text().starts_with("it does not fit: 209715200 bytes"), "{failures:?}");
+    assert_eq!(names(&to.join("d")), ["x"]);
+}

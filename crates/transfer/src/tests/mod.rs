@@ -264,6 +264,9 @@ pub fn reported(size: u64, found: &cap_std::fs::Metadata) -> u64 {
 /// A file of this name in the target simulates a disk with one free megabyte.
 pub const SMALL: &str = "this disk is small";
 
+/// A file of this name in the target simulates a disk whose files have no holes.
+pub const SOLID: &str = "no holes here";
+
 /// A file of this name in a directory simulates a file system that stores no times.
 pub const TIMELESS: &str = "no times here";
 

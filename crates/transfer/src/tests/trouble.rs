@@ -4,17 +4,18 @@ use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 #[cfg(target_os = "linux")]
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::{
-    FULL, Gate, SMALL, TIGHT, connect, directories, directory, names, noise, share, transfer, transfer_into,
-    tree,
+    FULL, Gate, SMALL, SOLID, TIGHT, connect, directories, directory, names, noise, share, transfer,
+    transfer_into, tree,
 };
 use crate::hash::BLOCK;
 use crate::{
-    Consent, Offer, OutputStream, Progress, ReceiveOptions, Share, Shortage, Target, TransferError, receive,
-    send,
+    Conflict, Consent, Offer, OutputStream, Progress, ReceiveOptions, Share, Shortage, Target, TransferError,
+    receive, send,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,14 +358,17 @@ async fn of_a_share_that_does_not_fit_those_files_arrive_that_do_and_the_user_is
     let (_, received) = transfer(&share(&from.join("d")), directory(&missing), &options).await;
     assert!(received.is_err() && !to.join("new").exists(), "{received:?}");
     let all = needed + BLOCK as u64;
-    assert_eq!(seen.lock().unwrap().take(), Some(Shortage { files: 3, needed: all, free: BLOCK as u64 }));
+    assert_eq!(
+        seen.lock().unwrap().take(),
+        Some(Shortage { files: 3, needed: all, free: BLOCK as u64, unsure: 0 })
+    );
     fs::write(to.join("agreed"), b"").unwrap();
     let gate = Gate::after(u64::MAX, false);
     let (sender, receiver) = connect(Arc::clone(&gate));
     let (share, ours, theirs) = (share(&from.join("d")), Progress::new(), Progress::new());
     let receiving = receive(&receiver, directory(&to), &options, &theirs);
     let (sent, received) = tokio::join!(send(&sender, &share, &ours), receiving);
-    assert_eq!(*seen.lock().unwrap(), Some(Shortage { files: 2, needed, free: BLOCK as u64 }));
+    assert_eq!(*seen.lock().unwrap(), Some(Shortage { files: 2, needed, free: BLOCK as u64, unsure: 0 }));
     let Err(TransferError::Incomplete { failures, count: 2, here: 2, again: 2, advice, .. }) = &received
     else {
         panic!("{received:?}")
@@ -479,4 +483,47 @@ async fn a_receiver_that_leaves_ends_the_sender() {
     };
     let (sent, ()) = tokio::join!(send(&sender, &share, &ours), receiving);
     assert!(matches!(sent, Err(TransferError::Connection(_))), "{sent:?}");
+}
+
+/// What the user learns of the room that the files `from` lack in `to`.
+async fn told(from: &Path, to: &Path) -> Option<Shortage> {
+    let seen = Arc::new(Mutex::new(None));
+    let noted = Arc::clone(&seen);
+    let asks = move |offer: &Offer| {
+        *noted.lock().unwrap() = offer.shortage;
+        false
+    };
+    let options = ReceiveOptions {
+        consent: Consent::Ask(Arc::new(asks)),
+        conflict: Conflict::Overwrite,
+        ..ReceiveOptions::default()
+    };
+    let (_, received) = transfer(&share(from), directory(to), &options).await;
+    assert!(received.is_err());
+    seen.lock().unwrap().take()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_learns_before_that_a_file_fits_beside_the_one_of_its_length_only_if_it_is_the_same() {
+    let (_temp, from, to) = directories(&[("d/a", &noise(1, 2 * BLOCK)), ("d/b", b"b")]);
+    fs::create_dir(to.join("d")).unwrap();
+    fs::write(to.join("d/a"), noise(2, 2 * BLOCK)).unwrap();
+    fs::write(to.join(SMALL), b"").unwrap();
+    let shortage = Shortage { files: 0, needed: 1, free: BLOCK as u64, unsure: 1 };
+    assert_eq!(told(&from.join("d"), &to).await, Some(shortage));
+    let time = fs::metadata(from.join("d/a")).unwrap().modified().unwrap();
+    fs::File::options().write(true).open(to.join("d/a")).unwrap().set_modified(time).unwrap();
+    assert_eq!(told(&from.join("d"), &to).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sparse_file_needs_its_whole_length_where_files_have_no_holes() {
+    let (_temp, from, to) = directories(&[("d/b", b"b")]);
+    fs::File::create(from.join("d/sparse")).unwrap().set_len(4 << 20).unwrap();
+    fs::write(to.join(SMALL), b"").unwrap();
+    assert_eq!(told(&from.join("d"), &to).await, None);
+    assert_eq!(names(&to), [SMALL]);
+    fs::write(to.join(SOLID), b"").unwrap();
+    let shortage = Shortage { files: 1, needed: (4 << 20) + 1, free: BLOCK as u64, unsure: 0 };
+    assert_eq!(told(&from.join("d"), &to).await, Some(shortage));
 }

@@ -180,10 +180,15 @@ fn described(offer: &Offer, target: &str, in_full: bool) -> String {
 
 /// How many files do not fit, and why, if any do not.
 fn shortage(offer: &Offer) -> Option<String> {
-    let Shortage { files, needed, free } = offer.shortage?;
+    let Shortage { files, needed, free, unsure } = offer.shortage?;
     let (all, needed, free) = (human::count(offer.files, "file"), human::bytes(needed), human::bytes(free));
-    let verb = if files == 1 { "does" } else { "do" };
-    Some(format!("{files} of {all} {verb} not fit: {needed} needed, {free} free"))
+    let (verb, fits) = (if files == 1 { "does" } else { "do" }, if unsure == 1 { "fits" } else { "fit" });
+    let lacking = format!("{files} of {all} {verb} not fit: {needed} needed, {free} free");
+    Some(match (files, unsure) {
+        (_, 0) => lacking,
+        (0, _) => format!("{unsure} of {all} {fits} only if unchanged: {free} free"),
+        _ => format!("{lacking}; {unsure} more {fits} only if unchanged"),
+    })
 }
 
 #[cfg(test)]
@@ -211,16 +216,24 @@ mod tests {
                         photos/  120 files, 1.20 GB\n  and 3 more\n";
         assert_eq!(shown, expected);
         assert_eq!(described(&offer(), "here", false), "the sender offers 121 files, 1.20 GB\n");
-        let shortage = Some(Shortage { files: 12, needed: 1_200_000_000, free: 900_000_000 });
+        let shortage = Some(Shortage { files: 12, needed: 1_200_000_000, free: 900_000_000, unsure: 0 });
         let crowded = Offer { shortage, ..offer() };
         let more = "12 of 121 files do not fit: 1.20 GB needed, 900 MB free\n";
         assert_eq!(described(&crowded, "here", true), expected.to_owned() + more);
         assert!(described(&crowded, "here", false).ends_with(more));
+        let told = |files, unsure| {
+            let shortage = Some(Shortage { files, needed: 3000, free: 2000, unsure });
+            super::shortage(&Offer { shortage, ..offer() }).unwrap()
+        };
+        assert_eq!(told(0, 2), "2 of 121 files fit only if unchanged: 2.00 kB free");
+        let both = "1 of 121 files does not fit: 3.00 kB needed, 2.00 kB free; 1 more fits only if unchanged";
+        assert_eq!(told(1, 1), both);
     }
 
     #[test]
     fn a_shortage_is_noted_once_for_an_offer_also_when_the_room_has_changed() {
-        let lacking = |free| Offer { shortage: Some(Shortage { files: 1, needed: 2, free }), ..offer() };
+        let lacking =
+            |free| Offer { shortage: Some(Shortage { files: 1, needed: 2, free, unsure: 0 }), ..offer() };
         let noted = Mutex::new(None);
         assert_eq!(news(&noted, &offer()), None);
         assert!(news(&noted, &lacking(1)).is_some());
@@ -245,7 +258,7 @@ mod tests {
             ..Arc::into_inner(Question::new(&given, true).0).unwrap()
         };
         assert!(state.ask(&offer()));
-        let shortage = Some(Shortage { files: 1, needed: 2, free: 1 });
+        let shortage = Some(Shortage { files: 1, needed: 2, free: 1, unsure: 0 });
         assert!(state.ask(&Offer { shortage, ..offer() }), "the room has changed, not the offer");
         let other = Offer { bytes: 1, ..offer() };
         assert!(!state.ask(&other), "the tests' standard error is no terminal");
