@@ -418,7 +418,10 @@ async fn fill(
     });
     let reserved = reserved.await.map_err(panicked)??.map(Arc::new);
     let opened = spawn_blocking(move || spot.open(all_modes)).await;
-    let mut tree = opened.map_err(panicked)??;
+    let mut tree = match opened.map_err(panicked)? {
+        Ok(tree) => tree,
+        Err(error) => return lack_all(&entries, error, &watch.report),
+    };
     let most = reserved.as_ref().map_or(most, |reserved| most.min(reserved.most(listed)));
     let links = settle_links(list.links, (&entries, &attributes), &tree, &watch).await?;
     let (mode_mask, kept) = (tree.mode_mask(), Arc::clone(&attributes));
@@ -445,6 +448,17 @@ async fn fill(
     .await;
     drop(reserved);
     finished.map_err(panicked)?
+}
+
+/// Fails all entries by name, if the target directory could not be made because there is no room for it.
+fn lack_all(entries: &[Entry], error: TransferError, report: &Report) -> Result<(), TransferError> {
+    let why = io::Error::from(match error {
+        TransferError::DiskFull { .. } => io::ErrorKind::StorageFull,
+        TransferError::OverQuota { .. } => io::ErrorKind::QuotaExceeded,
+        _ => return Err(error),
+    });
+    entries.iter().for_each(|entry| report.fail_io(&entry.path, &why, io::Error::to_string));
+    Ok(())
 }
 
 /// The links to make. Where files cannot have several names, there are none.

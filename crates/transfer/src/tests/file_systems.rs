@@ -494,3 +494,23 @@ async fn on_exfat_a_sparse_file_that_needs_more_than_there_is_fails_before_it_is
     assert!(failures[0].reason.text().starts_with("it does not fit: 209715200 bytes"), "{failures:?}");
     assert_eq!(names(&to.join("d")), ["x"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_for_which_there_is_no_inode_lacks_every_file_by_name_at_both_ends() {
+    use super::serve::{mirror, store};
+    use crate::{Folders, Place, Rights};
+    let (temp, from, _) = directories(&[("a", b"a"), ("d/c", b"c")]);
+    let at = temp.path().join("pub");
+    fs::create_dir(&at).unwrap();
+    let tmpfs = ["mount", "-t", "tmpfs", "-o", "size=1M,nr_inodes=2", "tmpfs", at.to_str().unwrap()];
+    let Some(few) = mount(&at, &[&tmpfs]) else { return };
+    let folders = Folders::open(&[&few.0]).unwrap();
+    let share = crate::Share::from_paths(&[&from]).unwrap().contents_only();
+    let places = [Place::mirror("pub/new/deep", mirror(true)), Place::in_directory("pub/b", Conflict::Error)];
+    for place in places {
+        let outcome = store(&folders, Rights::Write, &place.unwrap(), &share).await;
+        let Err(TransferError::PeerIncomplete { missing, .. }) = &outcome else { panic!("{outcome:?}") };
+        let named: Vec<_> = missing.iter().map(|file| (file.path.raw(), file.reason.raw())).collect();
+        assert_eq!(named, ["a", "d", "d/c"].map(|path| (path, "the disk is full")));
+    }
+}
