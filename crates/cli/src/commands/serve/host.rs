@@ -227,7 +227,10 @@ fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: 
                 .iter()
                 .for_each(|note| tracing::info!("{name}: {}", printable(&without_codes(note))));
         }
-        Err(failure) => failure.details.iter().for_each(|file| tracing::info!("{}", printable(file))),
+        Err(failure) if how.json || how.quiet => {
+            failure.details.iter().for_each(|file| tracing::info!("{}", printable(file)));
+        }
+        Err(failure) => failure.log_hidden(),
     }
     if how.json {
         let mut event = serde_json::json!({
@@ -249,19 +252,46 @@ fn tell(name: &str, visitor: &Visitor, (served, took): (Served, Duration), how: 
     let line = match outcome {
         Ok(_) if verb == "ls" => format!("{name}: {what}"),
         Ok(summary) => format!("{name}: {what}: {}", render::summary(&summary, took)),
-        Err(failure) => {
-            let said = failure.said.map_or_else(String::new, |said| format!(", saying \"{said}\""));
-            format!("{name}: {what} failed: {}{said}", failure.message)
-        }
+        Err(failure) => format!("{name}: {what} failed: {}", failed(&failure)),
     };
     out::sentence(&line);
+}
+
+/// Why a request failed, and the first of the files that failed, a line each.
+fn failed(failure: &Failure) -> String {
+    let said = failure.said.as_ref().map_or_else(String::new, |said| format!(", saying \"{said}\""));
+    let details = failure.shown_details();
+    let lines = details.iter().map(|file| format!("\n  {}", printable(file)));
+    std::iter::once(failure.message.clone() + &said).chain(lines).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use anabranch_net::NodeKey;
+    use anabranch_transfer::{Reason, TransferError};
 
     use super::*;
+
+    #[test]
+    fn the_first_files_that_could_not_be_stored_are_named_and_cannot_steer_the_terminal() {
+        let file = |n: u32| anabranch_transfer::Failure {
+            path: format!("f{n}\n\u{1b}[2J").into(),
+            reason: Reason::Here("the disk is full".into()),
+        };
+        let text = failed(&Failure::from(TransferError::Incomplete {
+            failures: (0..12).map(file).collect(),
+            count: 12,
+            here: 12,
+            again: 12,
+            notes: vec!["nothing else was removed".into()],
+            advice: None,
+            unsynced: 0,
+        }));
+        let first = "12 files were not transferred\n  f0\\u{a}\\u{1b}[2J: the disk is full\n  f1";
+        assert!(text.starts_with(first), "{text}");
+        assert!(text.ends_with("\n  and 2 more; `-v` names them\n  nothing else was removed"), "{text}");
+        assert_eq!(text.lines().count(), 13);
+    }
 
     #[test]
     fn of_sixteen_sessions_of_a_key_the_oldest_makes_room_for_another() {
