@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use tokio::sync::Notify;
+
 /// Counters of one transfer; clones share them.
 ///
 /// Pass one to [`send`](crate::send) or [`receive`](crate::receive), and read [`Progress::snapshot`] at each redraw.
@@ -24,6 +26,7 @@ struct Counters {
     stream: AtomicBool,
     current: Mutex<String>,
     began: OnceLock<Instant>,
+    listed: Notify,
 }
 
 /// The counters at one moment.
@@ -71,6 +74,13 @@ impl Progress {
         }
     }
 
+    /// Waits until the files are counted, once; returns their number and the bytes of those of known length.
+    pub async fn totals(&self) -> (u64, u64) {
+        self.0.listed.notified().await;
+        let Snapshot { files_total, bytes_total, .. } = self.snapshot();
+        (files_total, bytes_total)
+    }
+
     /// When the receiver began to fetch what it agreed to.
     pub fn began(&self) -> Option<Instant> {
         self.0.began.get().copied()
@@ -83,6 +93,7 @@ impl Progress {
     pub(crate) fn set_totals(&self, (files, bytes): (u64, u64)) {
         self.0.files_total.store(files, Ordering::Relaxed);
         self.0.bytes_total.store(bytes, Ordering::Relaxed);
+        self.0.listed.notify_one();
     }
 
     pub(crate) fn set_stream(&self, is_stream: bool) {

@@ -1,6 +1,7 @@
 //! `anabranch put`: sends files and directories to a server.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anabranch_node::Threads;
 use anabranch_transfer::{Place, Progress, Share, Summary, TransferError};
@@ -14,7 +15,8 @@ use crate::carrier::Carrier;
 use crate::context::{Context, OUTPUT};
 use crate::courier::{Courier, Errand};
 use crate::errors::{Failure, all_sent};
-use crate::ui::out::Stream;
+use crate::ui::human;
+use crate::ui::out::{self, Stream};
 use crate::ui::paths::Direction;
 
 const EXAMPLES: &str = "\
@@ -85,7 +87,9 @@ pub fn run(args: &PutArgs, context: &Context) -> Result<(), Failure> {
 
 async fn put(args: &PutArgs, (capture, share): (&Capture, Share), context: &Context) -> Result<(), Failure> {
     let (server, _) = args.server.server()?;
-    let errand = Putting { place: Place::in_directory(&args.to, args.taken.conflict())?, share };
+    let place = Place::in_directory(&args.to, args.taken.conflict())?;
+    let announces = (!args.json && !context.quiet).into();
+    let errand = Putting { place, share, announces };
     let Connected { node, session, dial } = args.server.connect(capture, &server).await?;
     let display = context.progress(args.json, Stream::Stdout);
     let courier = Courier::new(&errand, args.server.reach.retry, (&node, &dial), display);
@@ -99,6 +103,8 @@ async fn put(args: &PutArgs, (capture, share): (&Capture, Share), context: &Cont
 pub(super) struct Putting {
     pub place: Place,
     pub share: Share,
+    /// Whether to say what is sent, which is done once for all sessions.
+    pub announces: AtomicBool,
 }
 
 impl Errand for Putting {
@@ -106,10 +112,25 @@ impl Errand for Putting {
     const DIRECTION: Direction = Direction::Out;
 
     async fn run(&self, carrier: &Carrier, counters: &Progress) -> Result<Summary, TransferError> {
-        anabranch_transfer::put(carrier, &self.place, &self.share, counters).await
+        let sent = anabranch_transfer::put(carrier, &self.place, &self.share, counters);
+        tokio::pin!(sent);
+        tokio::select! {
+            biased;
+            totals = counters.totals() => if self.announces.swap(false, Ordering::Relaxed) {
+                out::sentence(&format!("sending {}", described(totals)));
+            },
+            outcome = &mut sent => return outcome,
+        }
+        sent.await
     }
 
     fn is_spent(&self) -> bool {
         self.share.is_spent()
     }
+}
+
+/// Files and bytes; standard input, whose length is not known, has none.
+fn described((files, bytes): (u64, u64)) -> String {
+    let files = human::count(files, "file");
+    if bytes == 0 { files } else { format!("{files}, {}", human::bytes(bytes)) }
 }

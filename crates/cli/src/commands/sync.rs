@@ -96,7 +96,7 @@ async fn sync(args: &SyncArgs, capture: &Capture, context: &Context) -> Result<(
         let share = Share::from_paths(&[here.canonicalize().as_deref().unwrap_or(here)])?.contents_only();
         let share = if args.xattrs { share.with_attributes() } else { share };
         let share = if args.hard_links { share.with_links() } else { share };
-        let errand = Putting { place: Place::mirror(there, args.mirror())?, share };
+        let errand = Putting { place: Place::mirror(there, args.mirror())?, share, announces: false.into() };
         let connected = args.server.connect(capture, &server).await?;
         return carry(args, &errand, connected, context).await;
     }

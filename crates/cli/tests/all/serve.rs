@@ -447,3 +447,23 @@ fn a_named_ticket_of_a_sender_outlives_restarts_until_it_is_revoked() {
     assert!(!refused.status.success());
     drop(sender);
 }
+
+#[test]
+fn a_client_says_what_it_puts_before_it_starts_and_the_server_names_what_it_could_not_store() {
+    let scratch = Scratch::new();
+    ["from", "pub"].iter().for_each(|name| std::fs::create_dir_all(scratch.path(name)).unwrap());
+    let sent = scratch.file("from/a", 2_000_000, 1);
+    scratch.file("pub/a", 10, 2);
+    let server = Server::start(scratch, &["--rights", "write"]);
+    let put = server.put(&[sent.to_str().unwrap()]);
+    assert_eq!(put.status.code(), Some(6));
+    assert!(errors(&put).starts_with("sending 1 file, 2.00 MB\n"), "{}", errors(&put));
+    let quiet = server.put(&[sent.to_str().unwrap(), "-q"]);
+    assert!(!errors(&quiet).contains("sending"), "{}", errors(&quiet));
+    server.running.interrupt();
+    let (_, told) = server.running.end();
+    assert!(
+        told.contains("put failed: 1 file was not transferred\n  a: something else has this name"),
+        "{told}"
+    );
+}
