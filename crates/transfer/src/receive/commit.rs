@@ -158,13 +158,12 @@ impl Work {
 
     /// Keeps a file until the end if a directory has its place; false for others.
     fn stage(&self, Complete { part, job, hash }: &Complete) -> bool {
-        // Hard links need a file in its place.
-        if job.clears.is_none() || self.links.as_ref().is_some_and(|links| links.concerns(job.index)) {
+        if job.clears.is_none() {
             return false;
         }
         let keep = |id| {
-            let (job, found) = (Arc::clone(job), (id, part.len()));
-            self.tree.stage_file(StagedFile { job, found, hash: *hash, keeping: self.keeping.clone() });
+            let (job, found, keeping) = (Arc::clone(job), (id, part.len()), self.keeping.clone());
+            self.tree.stage_file(StagedFile { job, found, hash: *hash, keeping });
         };
         let kept = part.id().map(keep);
         kept.unwrap_or_else(|error| self.watch.report.fail_io(&job.path, &error, cannot_make));

@@ -184,6 +184,11 @@ impl Links {
         part.commit(job, &keeping, &self.watch.report)
     }
 
+    /// The directories with new links since the last call.
+    pub fn take_changed(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.state().changed)
+    }
+
     /// Fails the further names of files that did not arrive; returns the directories with new links.
     pub fn finish(&self) -> BTreeSet<String> {
         let mut state = self.state();

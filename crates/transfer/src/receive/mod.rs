@@ -436,9 +436,9 @@ async fn fill(
     let plan = spawn_blocking(move || planner.run(&planned));
     let mut renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
     let ends = plan.await.map_err(panicked)?;
-    renamed.extend(links.iter().flat_map(|links| links.finish()));
+    renamed.extend(links.iter().flat_map(|links| links.take_changed()));
     let finished = spawn_blocking(move || {
-        tree.finish(&renamed, &watch)?;
+        tree.finish(&renamed, links.as_deref(), &watch)?;
         let removed = removal.map_or(Ok(()), |left_out| {
             mirror::remove_others(&mut tree, (&entries, &left_out), &watch.report)
         });

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::aside::{Clearing, check_safe};
+use super::links::Links;
 use super::part::PartFile;
 use super::place::hash_file;
 use super::symlink::replace_with_link;
@@ -35,8 +36,8 @@ impl TargetTree {
     }
 
     /// Puts all staged entries in their places.
-    pub(super) fn end_staging(&mut self, watch: &Watch) {
-        self.end_staging_files(watch);
+    pub(super) fn end_staging(&mut self, links: Option<&Links>, watch: &Watch) {
+        self.end_staging_files(links, watch);
         // A link or directory that fails from here on has arrived, so it keeps no other from its place.
         let why_unsafe = watch.report.why_unsafe();
         self.end_staging_links(&watch.report, why_unsafe);
@@ -44,7 +45,7 @@ impl TargetTree {
     }
 
     /// Puts staged files in the place of directories, which stay unless all else is safe, the files before included.
-    fn end_staging_files(&mut self, watch: &Watch) {
+    fn end_staging_files(&mut self, links: Option<&Links>, watch: &Watch) {
         let (staged, report) = (std::mem::take(&mut self.staged().files), &watch.report);
         for StagedFile { job, found, hash, keeping } in staged {
             let placed = self.directory(&job.parent).and_then(|directory| {
@@ -61,10 +62,18 @@ impl TargetTree {
                 Ok(()) => {
                     watch.progress.add_file();
                     report.add(|summary| summary.files += 1);
+                    links.iter().for_each(|links| links.put(&job, found.0));
                 }
                 Err(error) => {
                     report.fail_io(&job.path, &error, |error| format!("it cannot be put in place: {error}"));
                 }
+            }
+        }
+        // Further names of files that were staged became links only now, and those of others have failed.
+        for path in links.map(Links::finish).unwrap_or_default() {
+            let synced = self.directory(&path).and_then(|directory| sync_or_note(&directory, &path, report));
+            if let Err(error) = synced {
+                report.note_unsynced(&path, &error);
             }
         }
     }
@@ -171,7 +180,7 @@ mod tests {
                 drop(other);
             }
             let watch = Watch { report: Report::default(), progress: Progress::new() };
-            tree.end_staging(&watch);
+            tree.end_staging(None, &watch);
             if !changed {
                 assert!(!watch.report.has_failed());
                 assert_eq!([fs::read(to.join("e")).unwrap(), fs::read(to.join("l")).unwrap()], [b"ours"; 2]);

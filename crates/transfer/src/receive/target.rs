@@ -18,7 +18,7 @@ use cap_std::fs::Dir;
 use super::groups::Groups;
 use super::job::{DirectoryEnd, FileJob, Keeping};
 use super::leftovers::Leftovers;
-use super::links::are_possible;
+use super::links::{Links, are_possible};
 use super::part::{FileId, cannot_sync, set_mode, set_modified, system_time};
 use super::shut::{Shut, holds_shut, is_shut, opening, unmark};
 use crate::error::{TransferError, is_disk_full};
@@ -333,8 +333,13 @@ impl TargetTree {
         Ok(())
     }
 
-    /// Syncs the directories with new names, and ends staging.
-    pub fn finish(&mut self, renamed: &BTreeSet<String>, watch: &Watch) -> Result<(), TransferError> {
+    /// Syncs the directories with new names, and ends staging. Hard links to staged files wait for them.
+    pub fn finish(
+        &mut self,
+        renamed: &BTreeSet<String>,
+        links: Option<&Links>,
+        watch: &Watch,
+    ) -> Result<(), TransferError> {
         let report = &watch.report;
         let paths: Vec<&String> = renamed.iter().collect();
         let share = paths.len().div_ceil(MOST_SYNCS).max(1);
@@ -347,7 +352,7 @@ impl TargetTree {
             let panicked = |_| Err(TransferError::protocol("a sync thread panicked"));
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
         })?;
-        self.end_staging(watch);
+        self.end_staging(links, watch);
         Ok(())
     }
 

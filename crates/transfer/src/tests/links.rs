@@ -298,3 +298,28 @@ async fn a_copy_that_was_killed_while_it_replaced_a_directory_leaves_nothing_for
         assert_eq!(tree(&copy), tree(&folder));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_stays_also_for_a_hard_link_until_all_else_has_arrived() {
+    let (_temp, folders, folder, here) = served(&[("e/old", b"old")]);
+    let copy = here.join("copy");
+    let pull = async || {
+        let wanted = Wanted::contents_of("pub").unwrap();
+        let options = ReceiveOptions { hard_links: true, ..Default::default() };
+        pull_with(&folders, (&wanted, &copy), options).await
+    };
+    pull().await.unwrap();
+    fs::remove_dir_all(folder.join("e")).unwrap();
+    fs::write(folder.join("e"), "new").unwrap();
+    fs::hard_link(folder.join("e"), folder.join("f")).unwrap();
+    // It fails later.
+    fs::write(folder.join("z"), noise(2, 12 * BLOCK)).unwrap();
+    fs::write(copy.join(FULL), "").unwrap();
+    let outcome = pull().await;
+    assert!(matches!(outcome, Err(TransferError::Incomplete { count: 3, .. })), "{outcome:?}");
+    assert_eq!(fs::read(copy.join("e/old")).unwrap(), b"old");
+    fs::remove_file(copy.join(FULL)).unwrap();
+    let summary = pull().await.unwrap();
+    assert_eq!((summary.files, summary.hard_links), (3, 1));
+    assert_eq!((groups(&copy, &["e", "f", "z"]), tree(&copy)), ("aac".into(), tree(&folder)));
+}
