@@ -273,6 +273,11 @@ impl Report {
         inner.unsynced.is_some().then_some("the names of what arrived may be lost")
     }
 
+    /// True if a file failed because there was no room.
+    pub fn lacks_room(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).advice.is_some()
+    }
+
     /// True if a file failed, at either end.
     pub fn has_failed(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).failed > 0

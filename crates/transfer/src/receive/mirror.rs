@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 
+use cap_fs_ext::DirExt as _;
 use cap_std::fs::{Dir, Metadata};
 
 use super::alike::{has_second, has_time};
@@ -119,10 +120,67 @@ pub(super) fn remove_others(
     (entries, left_out): (&[Entry], &[String]),
     report: &Report,
 ) -> Result<(), TransferError> {
+    let lists = (entries, left_out);
     if let Some(why) = report.why_unsafe() {
-        report.warn(&format!("nothing else was removed, because {why}"));
+        let room = if report.lacks_room() { room_of_others(tree, lists) } else { None };
+        report.warn(&format!("nothing else was removed, because {why}{}", room.unwrap_or_default()));
         return Ok(());
     }
+    let act = |tree: &TargetTree, directory: &Dir, (inner, name): (&str, &str), found: &Metadata| match remove(
+        directory,
+        name,
+        found,
+        tree.shut(),
+    ) {
+        Ok(removed) => report.add(|summary| summary.removed += removed),
+        Err(error) => match RelPath::parse(inner) {
+            Ok(path) => report.fail(&path, tree.why_stays((directory, inner), &error)),
+            Err(_) => report.warn(&format!("{inner} cannot be removed: {error}")),
+        },
+    };
+    for_others(tree, lists, act, |directory, path| sync_or_note(directory, path, report))
+}
+
+/// How much room the entries take that would be removed if all had arrived, for a user whose disk is full: a renamed file
+/// may not fit next to the one of its old name. To remove it first is not safe, as the other end may be lost then.
+fn room_of_others(tree: &mut TargetTree, lists: (&[Entry], &[String])) -> Option<String> {
+    let (mut largest, mut bytes) = ((0, String::new()), 0_u64);
+    let act = |_: &TargetTree, directory: &Dir, (inner, name): (&str, &str), found: &Metadata| {
+        let size = size(directory, name, found);
+        bytes = bytes.saturating_add(size);
+        if size > largest.0 {
+            largest = (size, inner.to_owned());
+        }
+    };
+    // Without an answer, there is no hint.
+    for_others(tree, lists, act, |_, _| Ok(())).ok()?;
+    let what = "; what the source does not have takes";
+    (bytes > 0)
+        .then(|| format!("{what} {bytes} bytes: remove it yourself to make room, such as {}", largest.1))
+}
+
+/// The bytes of a file, or of all files in a directory.
+fn size(directory: &Dir, name: &str, found: &Metadata) -> u64 {
+    if !found.is_dir() {
+        return if found.is_file() { found.len() } else { 0 };
+    }
+    let inner = directory.open_dir_nofollow(name);
+    let entries = inner.and_then(|inner| names(&inner).map(|names| (inner, names)));
+    entries.map_or(0, |(inner, names)| {
+        let names = names.iter().filter_map(|name| name.to_str());
+        let found = names.filter_map(|name| Some((name, inner.symlink_metadata(name).ok()?)));
+        found.map(|(name, found)| size(&inner, name, &found)).sum()
+    })
+}
+
+/// Calls `act` for each entry that is in the tree and not in the lists, but for what is in it, and `end` for each directory
+/// with any.
+fn for_others(
+    tree: &mut TargetTree,
+    (entries, left_out): (&[Entry], &[String]),
+    mut act: impl FnMut(&TargetTree, &Dir, (&str, &str), &Metadata),
+    end: impl Fn(&Dir, &str) -> io::Result<()>,
+) -> Result<(), TransferError> {
     let known: HashSet<&str> = entries.iter().map(|entry| entry.path.as_str()).collect();
     let left_out: HashSet<&str> = left_out.iter().map(String::as_str).collect();
     let mut listed: HashMap<&str, Vec<&str>> = HashMap::new();
@@ -155,17 +213,11 @@ pub(super) fn remove_others(
                 pending.extend(found.is_dir().then(|| alias.unwrap_or(inner)));
                 continue;
             }
-            match remove(&directory, text, &found, tree.shut()) {
-                Ok(removed) => report.add(|summary| summary.removed += removed),
-                Err(error) => match RelPath::parse(&inner) {
-                    Ok(path) => report.fail(&path, tree.why_stays((&directory, &inner), &error)),
-                    Err(_) => report.warn(&format!("{inner} cannot be removed: {error}")),
-                },
-            }
+            act(tree, &directory, (&inner, text), &found);
             changed = true;
         }
         if changed {
-            sync_or_note(&directory, &path, report).map_err(|error| failed("sync", error))?;
+            end(&directory, &path).map_err(|error| failed("sync", error))?;
         }
     }
     Ok(())

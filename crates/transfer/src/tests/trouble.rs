@@ -527,3 +527,20 @@ async fn a_sparse_file_needs_its_whole_length_where_files_have_no_holes() {
     let shortage = Shortage { files: 1, needed: (4 << 20) + 1, free: BLOCK as u64, unsure: 0 };
     assert_eq!(told(&from.join("d"), &to).await, Some(shortage));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_on_a_full_disk_says_what_takes_the_room_of_a_renamed_file() {
+    let (_temp, from, to) = directories(&[("d/new", &noise(1, 2 * BLOCK)), ("d/b", b"b")]);
+    fs::create_dir_all(to.join("d/old")).unwrap();
+    fs::write(to.join("d/old/name"), noise(1, 2 * BLOCK)).unwrap();
+    fs::write(to.join(SMALL), b"").unwrap();
+    let mirror = Some(crate::Mirror { delete: true, by_content: false });
+    let options = ReceiveOptions { mirror, ..ReceiveOptions::default() };
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &options).await;
+    let Err(TransferError::Incomplete { count: 1, notes, .. }) = &received else { panic!("{received:?}") };
+    let why = "nothing else was removed, because not everything has arrived";
+    let what =
+        "what the source does not have takes 2097152 bytes: remove it yourself to make room, such as d/old";
+    assert!(notes.contains(&format!("{why}; {what}")), "{notes:?}");
+    assert!(to.join("d/old/name").exists());
+}
