@@ -21,6 +21,9 @@ const TRIED_AGAIN: Span = Span::from_secs(20);
 /// soon count as the path's least round trip, which is known for ten seconds at most.
 const DIPS_EVERY: Span = Span::from_secs(8);
 const DIP_ROUNDS: u64 = 3;
+/// The rate is measured over at least this time: acknowledgements that wait for the processor, or for a shaper, come
+/// together, and one round trip then shows many times the path's rate.
+const MEASURED_OVER: Span = Span::from_millis(100);
 /// Another path has to promise a round trip that is shorter by this to be preferred.
 const BETTER_BY: Span = Span::from_millis(2);
 
@@ -32,9 +35,11 @@ pub(super) struct Calm {
     until: Time,
     /// Since when its queue is longer than bulk data keep it: at first, and after a moment without the processor.
     long_since: Option<Time>,
-    /// The path's highest delivery rate from `since` on. Where less in flight has lowered the present one, it would lower
-    /// the number in flight again.
+    /// The path's highest rate from `since` on, or the latest while its queue is long. Where less in flight has lowered
+    /// the present one, it would lower the number in flight again.
     rate: Rate,
+    /// When the present measurement of the rate began, and the bytes that had arrived by then.
+    measured_from: (Time, u64),
     /// Paths that others delay, and until when they are not tried again.
     delayed: SmallVec<[(PathId, Time); 2]>,
 }
@@ -47,6 +52,7 @@ impl Calm {
         self.delayed.retain(|(_, until)| *until > now);
         if !self.is(now, id) || self.delayed.len() < before {
             (self.path, self.since, self.rate) = (Some(id), now, path.delivery().rate());
+            self.measured_from = (now, path.board().delivered());
             self.long_since = Some(now);
         } else if is_short(path) {
             self.long_since = None;
@@ -56,8 +62,20 @@ impl Calm {
                 self.delayed.push((id, now + TRIED_AGAIN));
             }
         }
-        self.rate = self.rate.max(path.delivery().rate());
+        self.measure(now, path);
         self.until = now + LASTS;
+    }
+
+    fn measure(&mut self, now: Time, path: &Path) {
+        let ((from, before), bytes) = (self.measured_from, path.board().delivered());
+        if now < from + MEASURED_OVER {
+            return;
+        }
+        let measured = Rate::from_bytes_in(bytes - before, now.since(from));
+        // A path with a queue carries all that it can.
+        self.rate =
+            if path.rtt().smoothed() > usual_delay(path) { measured } else { self.rate.max(measured) };
+        self.measured_from = (now, bytes);
     }
 
     /// True while a path is calm.
@@ -157,5 +175,61 @@ impl Paths {
     /// The round trip that urgent data can expect on a path.
     pub(crate) fn calm_rtt(&self, now: Time, place: usize) -> Span {
         self.calm.rtt(now, &self.list[place])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::path::Contents;
+    use crate::route::Route;
+
+    const MBIT: f64 = 50.0;
+    const PACKET: u16 = 1250;
+    /// The packets that arrive together, every 10 ms.
+    const BUNCH: u64 = 50;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    /// A path of 50 Mbit/s and 1 ms. Its acknowledgements came together, so that its delivery rate is far too high.
+    fn bunched() -> Path {
+        let route = Route { socket: 0, remote: "192.0.2.1:4433".parse().unwrap() };
+        let mut path = Path::new(PathId(0), route, &Config::default(), Time::ZERO);
+        path.sample_rtt(Time::ZERO, PathId(0), Span::from_millis(1), Span::ZERO);
+        path.delivery_mut().set_rate(Rate::from_mbit(MBIT * 8.0));
+        path
+    }
+
+    /// Bulk and urgent data for so long. All bulk data take this round trip.
+    fn carry(calm: &mut Calm, path: &mut Path, from: u64, millis: u64, rtt: Span) {
+        for number in from / 10..(from + millis) / 10 {
+            let now = at(number * 10);
+            (0..BUNCH).for_each(|_| path.board_mut().on_sent(now, PACKET, true, Contents::Nothing));
+            let all = std::iter::once(number * BUNCH..(number + 1) * BUNCH).collect();
+            path.board_mut().on_ack(now + Span::from_millis(1), &all, |_| {}).unwrap();
+            path.sample_rtt(now, PathId(0), rtt, Span::ZERO);
+            calm.on_urgent(now, path);
+        }
+    }
+
+    #[test]
+    fn acknowledgements_that_come_together_do_not_lengthen_the_queue() {
+        let (mut calm, mut path) = (Calm::default(), bunched());
+        carry(&mut calm, &mut path, 0, 400, Span::from_millis(44));
+        let window = calm.window(at(400), &path).unwrap();
+        let queue = Rate::from_mbit(MBIT).time_for(window);
+        assert!(queue <= usual_delay(&path) + Span::from_millis(1), "{queue}");
+    }
+
+    #[test]
+    fn a_slower_time_without_a_queue_leaves_the_rate_as_it_was() {
+        let (mut calm, mut path) = (Calm::default(), bunched());
+        path.delivery_mut().set_rate(Rate::from_mbit(MBIT * 2.0));
+        carry(&mut calm, &mut path, 0, 400, Span::from_millis(1));
+        let window = calm.window(at(400), &path).unwrap();
+        assert!(Rate::from_mbit(MBIT * 2.0).time_for(window) >= usual_delay(&path), "{window}");
     }
 }
