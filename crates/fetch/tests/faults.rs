@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::Write as _;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -61,6 +62,32 @@ async fn empty_and_tiny_files_are_fetched() {
         let content = noise(size, 2);
         fetched(&Place::new(&[Server::right(&content).url("/a")]), &content).await;
     }
+}
+
+/// A server that calls its file empty wherever it is asked for a part.
+fn calls_it_empty(content: &[u8], is_called: impl Fn() -> bool + Send + Sync + 'static) -> Server {
+    Server::changed(content, move |request, right| match request.header("range") {
+        Some(_) if is_called() => Response::new(416, b"").with("Content-Range", "bytes */0"),
+        _ => right,
+    })
+}
+
+#[tokio::test]
+async fn a_file_that_its_server_calls_empty_is_asked_for_whole() {
+    let content = noise(SIZE, 70);
+    fetched(&Place::new(&[calls_it_empty(&content, || true).url("/a")]), &content).await;
+    let is_later = Arc::new(AtomicBool::new(false));
+    let now = is_later.clone();
+    let server = calls_it_empty(&content, move || now.load(Ordering::SeqCst));
+    let mut place = Place::new(&[server.url("/a")]);
+    place.options.limit = NonZeroU64::new(8_000_000);
+    assert!(matches!(place.fetch_until(900_000).await, Err(FetchError::Stopped)));
+    is_later.store(true, Ordering::SeqCst);
+    place.options.limit = None;
+    fetched(&place, &content).await;
+    let empty = Place::new(&[calls_it_empty(b"", || true).url("/a")]);
+    let (report, notes) = empty.fetch_with_notes().await;
+    assert!(report.bytes == 0 && empty.content().is_empty() && notes.is_empty(), "{notes:?}");
 }
 
 #[tokio::test]

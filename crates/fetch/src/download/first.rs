@@ -215,19 +215,7 @@ async fn first_bytes(source: &Source, Begin { shape, needs_version }: Begin) -> 
     let is_long = shape != Shape::Short;
     let wanted = Wanted { range: Some(0..if is_long { u64::MAX } else { PROBE }), size: None };
     let mut answer = match source.ask(&mut connection, &wanted).await {
-        Err(Refusal::NoSuchBytes(Some(0))) => {
-            let (bytes, version) = (Bytes::new(), Validator::default());
-            return Ok(First::Part(Box::new(FirstPart {
-                size: 0,
-                bytes,
-                version,
-                digest: None,
-                is_page: false,
-                connection,
-                stream: None,
-            })));
-        }
-        // A server that cannot deal with ranges may still have the file.
+        // A server that cannot deal with ranges, or calls the file empty, may still have it.
         Err(Refusal::NoSuchBytes(_) | Refusal::Trouble(Trouble::NoParts(_))) => {
             connection.close();
             whole(source, &mut connection).await?

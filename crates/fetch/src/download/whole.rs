@@ -52,9 +52,11 @@ impl Context<'_> {
         };
         let why = self.takes_whole().unwrap_or(why);
         let hint = if why == NO_VERSION { "; with `--checksum`, all paths help" } else { "" };
-        self.progress.note(format!(
-            "the server {why}: one connection fetches the file, and it cannot be resumed{hint}"
-        ));
+        if size != Some(0) {
+            self.progress.note(format!(
+                "the server {why}: one connection fetches the file, and it cannot be resumed{hint}"
+            ));
+        }
         let came = tokio::select! {
             came = self.receive(answer, from, &store) => came,
             () = self.stop.notified() => Err(FetchError::Stopped.into()),
