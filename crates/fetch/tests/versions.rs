@@ -172,6 +172,28 @@ async fn an_answer_without_a_version_that_ends_early_is_not_continued() {
 }
 
 #[tokio::test]
+async fn a_short_file_without_a_version_is_not_joined_from_two_answers() {
+    let contents = [noise(50_000, 67), noise(50_000, 68)];
+    // The first answer breaks off, or is a short part.
+    for is_cut in [true, false] {
+        let bodies = contents.clone();
+        let server = Server::start(move |request| {
+            let response = Response::unversioned(request, &bodies[usize::from(request.number > 0)]);
+            match (request.number, is_cut) {
+                (0, true) => Response { cut: Some(20_000), ..response },
+                (0, false) => {
+                    Response::new(206, &bodies[0][..20_000]).with("Content-Range", "bytes 0-19999/50000")
+                }
+                _ => response,
+            }
+        });
+        let place = Place::new(&[server.url("/a")]);
+        place.fetch().await.unwrap();
+        assert!(place.content() == contents[1], "{is_cut}: a mixture of both");
+    }
+}
+
+#[tokio::test]
 async fn a_download_begins_anew_where_no_version_is_named_now_or_was() {
     for is_named in [[false, false], [true, false], [false, true]] {
         let contents = alike();

@@ -229,7 +229,8 @@ async fn first_bytes(source: &Source, Begin { shape, needs_version }: Begin) -> 
     let (Some(size), true) = (answer.size, answer.is_part) else {
         return Ok(looked_at(answer, connection).await);
     };
-    if needs_version && size > PROBE && answer.digest.is_none() && !answer.version.names_version() {
+    let is_unsure = needs_version && answer.digest.is_none() && !answer.version.names_version();
+    if is_unsure && (size > PROBE || !answer.is_all) {
         source.lack_version();
         if !answer.is_all {
             connection.close();
@@ -241,7 +242,7 @@ async fn first_bytes(source: &Source, Begin { shape, needs_version }: Begin) -> 
     let len = PROBE.min(size);
     let (bytes, stream) = head(answer, len, is_long && len < size).await?;
     let is_cut = (bytes.len() as u64) < len;
-    if is_cut && matches!(connection, Connection::Ftp(_)) {
+    if is_cut && (is_unsure || matches!(connection, Connection::Ftp(_))) {
         return Err(failed(BREAKS_OFF));
     }
     match &stream {
