@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anabranch_fetch::{Checksum, FetchError};
 use aws_lc_rs::digest;
@@ -190,6 +190,30 @@ async fn a_short_file_without_a_version_is_not_joined_from_two_answers() {
         let place = Place::new(&[server.url("/a")]);
         place.fetch().await.unwrap();
         assert!(place.content() == contents[1], "{is_cut}: a mixture of both");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_a_length_that_ends_early_is_not_the_file_if_parts_name_its_size() {
+    let content = noise(SIZE, 69);
+    for versions in [0, 1] {
+        let (body, whole) = (content.clone(), AtomicUsize::new(0));
+        let server = Server::start(move |request| {
+            let response = Response::unversioned(request, &body);
+            if request.header("range").is_some() {
+                // Without a version, or with another one in every answer.
+                return if versions == 0 {
+                    response
+                } else {
+                    response.with("ETag", format!("\"{}\"", request.number))
+                };
+            }
+            let cut = (whole.fetch_add(1, Ordering::SeqCst) < 2).then_some(1_000_000);
+            Response { cut, has_length: false, ..response }
+        });
+        let place = Place::new(&[server.url("/a")]);
+        place.fetch().await.unwrap();
+        assert!(place.content() == content, "{versions}: a shorter file");
     }
 }
 

@@ -209,7 +209,10 @@ fn failed(why: &str) -> Refusal {
 async fn first_bytes(source: &Source, Begin { shape, needs_version }: Begin) -> Result<First, Refusal> {
     let mut connection = source.connection();
     if source.lacks_version() || shape == Shape::Whole && source.mirror.scheme().is_http() {
-        let answer = whole(source, &mut connection).await?;
+        let mut answer = whole(source, &mut connection).await?;
+        if answer.size.is_none() && source.mirror.scheme().is_http() && !answer.body.is_packed() {
+            answer.size = size(source).await;
+        }
         return Ok(looked_at(answer, connection).await);
     }
     let is_long = shape != Shape::Short;
@@ -235,6 +238,9 @@ async fn first_bytes(source: &Source, Begin { shape, needs_version }: Begin) -> 
         if !answer.is_all {
             connection.close();
             answer = whole(source, &mut connection).await?;
+            if !answer.body.is_packed() {
+                answer.size = answer.size.or(Some(size));
+            }
         }
         return Ok(looked_at(answer, connection).await);
     }
@@ -307,6 +313,13 @@ async fn begins_anywhere(
 
 async fn whole(source: &Source, connection: &mut Connection) -> Result<Answer, Refusal> {
     source.ask(connection, &Wanted { range: None, size: None }).await
+}
+
+/// The size of the file by a part. A whole answer that does not say it may end early as if everything had come.
+async fn size(source: &Source) -> Option<u64> {
+    let (mut connection, wanted) = (source.connection(), Wanted { range: Some(0..PROBE), size: None });
+    let answer = timeout(SLOW, source.ask(&mut connection, &wanted)).await.ok()?.ok()?;
+    answer.size
 }
 
 /// Reads a short range of the file, as much of it as comes.
