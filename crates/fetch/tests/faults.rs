@@ -376,6 +376,18 @@ async fn a_server_that_answers_ranges_with_nonsense_sends_the_file_whole() {
 }
 
 #[tokio::test]
+async fn a_part_without_a_size_in_place_of_the_file_is_not_taken_for_it() {
+    let content = noise(SIZE, 71);
+    let server = Server::start(move |_| {
+        Response::new(206, &content[..65_536]).with("Content-Range", "bytes 0-65535/*").with("ETag", "\"a\"")
+    });
+    let place = Place::new(&[server.url("/a")]);
+    let error = place.fetch().await.unwrap_err();
+    assert!(causes(error).contains("only a part of the file"));
+    assert!(place.names().is_empty(), "nothing gets the file's name");
+}
+
+#[tokio::test]
 async fn a_server_that_sends_nothing_but_nonsense_is_given_up_soon() {
     let content = noise(SIZE, 71);
     for after in [0, 1] {

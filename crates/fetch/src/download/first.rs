@@ -312,7 +312,13 @@ async fn begins_anywhere(
 }
 
 async fn whole(source: &Source, connection: &mut Connection) -> Result<Answer, Refusal> {
-    source.ask(connection, &Wanted { range: None, size: None }).await
+    let answer = source.ask(connection, &Wanted { range: None, size: None }).await?;
+    if answer.is_part && !answer.is_all {
+        return Err(Refusal::Trouble(Trouble::NoParts(
+            "the server sends only a part of the file".to_owned(),
+        )));
+    }
+    Ok(answer)
 }
 
 /// The size of the file by a part. A whole answer that does not say it may end early as if everything had come.
