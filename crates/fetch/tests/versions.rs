@@ -244,6 +244,28 @@ async fn a_download_begins_anew_where_no_version_is_named_now_or_was() {
 }
 
 #[tokio::test]
+async fn a_further_mirror_without_a_version_needs_a_hash_of_the_result() {
+    let content = noise(SIZE, 72);
+    let sha256 = BASE64.encode(digest::digest(&digest::SHA256, &content).as_ref());
+    for is_first_hashed in [false, true] {
+        let digest = format!("sha-256=:{sha256}:");
+        let first = (is_first_hashed, digest.clone());
+        let versioned = Server::changed(&content, move |_, right| {
+            let right = Response { rate: Some(1_000_000), ..right };
+            if first.0 { right.with("Repr-Digest", first.1.clone()) } else { right }
+        });
+        let body = content.clone();
+        let unversioned = Server::start(move |request| {
+            Response::unversioned(request, &body).with("Repr-Digest", digest.clone())
+        });
+        let place = Place::new(&[versioned.url("/a"), unversioned.url("/a")]);
+        place.fetch().await.unwrap();
+        assert!(place.content() == content, "wrong bytes");
+        assert_eq!(unversioned.requests().len() > 1, is_first_hashed);
+    }
+}
+
+#[tokio::test]
 async fn a_mirror_that_names_no_version_gives_way_to_one_that_sends_parts() {
     let content = noise(SIZE, 64);
     let body = content.clone();

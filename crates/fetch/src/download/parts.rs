@@ -190,6 +190,10 @@ impl Run<'_> {
             }
             (First::Part(_), _) if self.opening.has_changed(&opened.source.mirror) => CHANGED,
             (_, Some(why)) => why,
+            (First::Part(part), None) if self.is_unsure(&part) => {
+                self.opening.refuse(self.context, opened, "it names no version of its file");
+                return Ok(());
+            }
             (First::Part(part), None) => match self.other_version(opened, &part) {
                 // Another machine of the same name may have answered.
                 Some(_) if self.opening.reopen(self.context, opened) => return Ok(()),
@@ -207,6 +211,12 @@ impl Run<'_> {
         }
         self.opening.leave_out(self.context, opened, why);
         Ok(())
+    }
+
+    /// Whether bytes of several answers of a source may be of two files, unnoticed: its own hash is not that of the result.
+    fn is_unsure(&self, part: &FirstPart) -> bool {
+        let is_checked = self.reference.digest.is_some() || !self.context.job.checksums.is_empty();
+        !is_checked && !part.version.names_version()
     }
 
     /// Why the file of a source is another one, by what servers say about it.
