@@ -128,6 +128,23 @@ async fn a_server_that_names_no_version_gives_one_file_and_no_mixture() {
 }
 
 #[tokio::test]
+async fn a_tag_without_quotes_is_a_version() {
+    for changes_at in [usize::MAX, 3] {
+        let contents = alike();
+        let bodies = contents.clone();
+        let server = Server::start(move |request| {
+            let which = usize::from(request.number >= changes_at);
+            Response::unversioned(request, &bodies[which]).with("ETag", ["5995n", "5996n"][which])
+        });
+        let place = Place::new(&[server.url("/a")]);
+        let (_, notes) = place.fetch_with_notes().await;
+        assert!(contents.contains(&place.content()), "a mixture of both");
+        assert!(!is_one_answer(&notes), "{notes:?}");
+        assert!(server.requests().iter().all(|request| request.header("if-range").is_none()));
+    }
+}
+
+#[tokio::test]
 async fn parts_without_a_version_are_joined_if_a_hash_proves_the_file() {
     let content = noise(SIZE, 63);
     let hash = HEXLOWER.encode(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, &content).as_ref());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The version of a file by its server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validator {
-    /// The entity tag as sent, weak ones with their `W/`.
+    /// The entity tag as sent, weak ones with their `W/`. Some servers leave out the quotes.
     tag: Option<String>,
     /// The time of the last change as sent.
     modified: Option<String>,
@@ -35,19 +35,17 @@ impl Validator {
 
     /// Reads the headers of a response that was sent at `date`.
     pub fn new(tag: Option<&str>, modified: Option<&str>, date: Option<SystemTime>) -> Self {
-        let quoted = |tag: &&str| {
-            let opaque = tag.strip_prefix("W/").unwrap_or(tag);
-            opaque.len() >= 2
-                && opaque.starts_with('"')
-                && opaque.ends_with('"')
-                && tag.len() <= Self::LONGEST
+        let usable = |tag: &&str| {
+            let is_bare = !tag.is_empty() && !tag.starts_with("W/");
+            let is_bare = is_bare && tag.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
+            tag.len() <= Self::LONGEST && (is_bare || is_quoted(tag.strip_prefix("W/").unwrap_or(tag)))
         };
         let changed = modified.and_then(|text| httpdate::parse_http_date(text).ok());
         let is_old = changed.zip(date).is_some_and(|(changed, date)| {
             date.duration_since(changed).is_ok_and(|since| since >= Duration::from_secs(1))
         });
         Self {
-            tag: tag.filter(quoted).map(str::to_owned),
+            tag: tag.filter(usable).map(str::to_owned),
             modified: changed.and(modified).map(str::to_owned),
             is_old,
             host: None,
@@ -84,9 +82,10 @@ impl Validator {
         self.tag.as_deref().map(|tag| tag.strip_prefix("W/").unwrap_or(tag))
     }
 
-    /// The value for `If-Range` in a request to `host`; weak tags must not be used there.
+    /// The value for `If-Range` in a request to `host`; weak tags must not be used there, and ones without quotes mean nothing.
     pub fn if_range(&self, host: &str) -> Option<&str> {
-        let value = self.strong_tag().or_else(|| self.modified.as_deref().filter(|_| self.is_old));
+        let tag = self.strong_tag().filter(|tag| is_quoted(tag));
+        let value = tag.or_else(|| self.modified.as_deref().filter(|_| self.is_old));
         value.filter(|_| self.host.as_ref().is_none_or(|own| own == host))
     }
 
@@ -132,6 +131,10 @@ impl Validator {
     }
 }
 
+fn is_quoted(tag: &str) -> bool {
+    tag.len() >= 2 && tag.starts_with('"') && tag.ends_with('"')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +156,18 @@ mod tests {
             None,
             "it may change within the second"
         );
-        assert_eq!(validator(Some("unquoted"), Some("yesterday"), LATE), Validator::default());
+        for tag in ["", "W/bare", "two words", "a\"b", "\""] {
+            assert_eq!(validator(Some(tag), Some("yesterday"), LATE), Validator::default(), "{tag}");
+        }
+    }
+
+    #[test]
+    fn a_tag_without_quotes_names_a_version_and_is_not_used_for_if_range() {
+        let bare = validator(Some("5995n"), None, LATE);
+        assert!(bare.names_version() && bare.if_range("a").is_none());
+        assert_eq!(bare.compare(&bare), Same::Yes);
+        assert_eq!(bare.compare(&validator(Some("5996n"), None, LATE)), Same::No);
+        assert_eq!(validator(Some("5995n"), Some(EARLY), LATE).if_range("a"), Some(EARLY));
     }
 
     #[test]
