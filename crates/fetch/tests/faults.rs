@@ -1249,3 +1249,21 @@ async fn a_cap_that_is_used_up_ends_the_download_and_what_came_is_kept() {
     assert_eq!(report.resumed, 1_000_000);
     assert!(place.content() == content);
 }
+
+#[tokio::test]
+async fn a_whole_file_comes_over_a_route_whose_cap_has_room_for_it() {
+    let content = noise(SIZE, 73);
+    let body = content.clone();
+    let server = Server::start(move |_| Response::new(200, &body));
+    let mut place = Place::new(&[server.url("/a")]).over_addresses(&[2, 3]);
+    place.options.caps = vec![cap(1_000_000)];
+    place.options.routes[0].cap = Some(0);
+    place.options.routes[1].rank = 1;
+    fetched(&place, &content).await;
+    place.options.routes.truncate(1);
+    place.job.keep_finished = true;
+    assert!(place.fetch().await.unwrap().was_there, "its beginning is enough");
+    (place.job.keep_finished, place.job.replace) = (false, true);
+    let error = place.fetch().await.unwrap_err();
+    assert!(causes(error).contains("the cap of a test is used up"));
+}

@@ -307,6 +307,12 @@ impl Opening {
                 self.leave_out(context, &opened, "its file has another size than announced");
                 continue;
             }
+            let is_too_large = |size| !first.is_part() && size > context.options.left(opened.route);
+            if self.purpose != Purpose::Compared && size.is_some_and(is_too_large) {
+                self.all_refused = false;
+                self.refuse(context, &opened, context.options.used_up(opened.route));
+                continue;
+            }
             self.keep(context, (opened, first), held);
         }
     }
