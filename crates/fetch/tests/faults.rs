@@ -12,6 +12,8 @@ use anabranch_fetch::{Cap, Checksum, FetchError, Progress, fetch};
 use common::server::{Request, Response, Server};
 use common::{Place, noise};
 use data_encoding::{BASE64, HEXLOWER};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 const SIZE: usize = 3_000_000;
@@ -1266,4 +1268,44 @@ async fn a_whole_file_comes_over_a_route_whose_cap_has_room_for_it() {
     (place.job.keep_finished, place.job.replace) = (false, true);
     let error = place.fetch().await.unwrap_err();
     assert!(causes(error).contains("the cap of a test is used up"));
+}
+
+/// Reads a request.
+async fn ask(stream: &mut TcpStream) {
+    let mut read = Vec::new();
+    while !read.ends_with(b"\r\n\r\n") {
+        read.push(stream.read_u8().await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn other_requests_are_closed_before_one_answer_brings_the_file() {
+    let content = noise(200_000, 74);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = Place::new(&[format!("http://{}/a", listener.local_addr().unwrap())]);
+    let place = place.over_addresses(&[2, 3]);
+    let serving = async {
+        let (mut one, _) = listener.accept().await.unwrap();
+        ask(&mut one).await;
+        let (mut other, _) = listener.accept().await.unwrap();
+        ask(&mut other).await;
+        let head = "HTTP/1.1 206 X\r\nContent-Range: bytes 0-199999/200000\r\nContent-Length: 200000\r\n\r\n";
+        for stream in [&mut one, &mut other] {
+            // The second one may be closed by now.
+            let _ = stream.write_all(&[head.as_bytes(), &content[..100_000]].concat()).await;
+        }
+        // The rest of one answer comes when the other one is closed.
+        let (mut byte, mut byte_of_other) = ([0], [0]);
+        let mut open = tokio::select! {
+            _ = one.read(&mut byte) => other,
+            _ = other.read(&mut byte_of_other) => one,
+        };
+        open.write_all(&content[100_000..]).await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = serving => {}
+        () = fetched(&place, &content) => {}
+        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("the other request stays open"),
+    }
 }

@@ -276,6 +276,8 @@ impl Context<'_> {
             }
             let (opened, part, fits) = match first {
                 (opened, First::Whole(answer, connection), _) => {
+                    // Open requests would hold the memory and the connections of the server.
+                    opening.close().await;
                     return self.whole((*answer, *connection), &opened, store).await;
                 }
                 (opened, First::Part(part), fits) => (opened, *part, fits),
