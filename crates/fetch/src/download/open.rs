@@ -78,6 +78,15 @@ pub(super) struct Opening {
     reopened: Vec<usize>,
 }
 
+/// The first request of a source. Only HTTP servers are asked for everything in one answer.
+fn shape(is_long: bool, takes_whole: bool, is_http: bool) -> Shape {
+    match is_long {
+        _ if is_http && takes_whole => Shape::Whole,
+        true => Shape::Long,
+        false => Shape::Short,
+    }
+}
+
 impl Opening {
     /// Starts with all sources.
     pub(super) fn start(context: &Context, purpose: Purpose) -> Self {
@@ -139,12 +148,8 @@ impl Opening {
             if is_first {
                 ahead.push(Ahead { mirror, is_long, serves: serves.clone() });
             }
-            let shape = match is_long {
-                _ if context.takes_whole().is_some() => Shape::Whole,
-                true => Shape::Long,
-                false => Shape::Short,
-            };
-            let wanted = self.begin(context, shape);
+            let takes_whole = context.takes_whole().is_some();
+            let wanted = self.begin(context, shape(is_long, takes_whole, is_http));
             let turn = first.filter(|first| first.is_long).map(|first| first.serves.subscribe());
             self.pending.spawn(async move {
                 if let Some(mut turn) = turn {
@@ -388,5 +393,16 @@ impl Opening {
         } else {
             FetchError::Unreachable(tried)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_http_servers_are_asked_for_everything_at_first() {
+        assert_eq!([true, false].map(|is_http| shape(false, true, is_http)), [Shape::Whole, Shape::Short]);
+        assert_eq!([true, false].map(|is_long| shape(is_long, false, true)), [Shape::Long, Shape::Short]);
     }
 }
