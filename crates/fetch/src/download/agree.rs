@@ -3,7 +3,7 @@
 //! Files of the same size may begin alike, so the first 64 KiB of each source prove little. The mirror that is named first, of those
 //! that answer, decides, over the route that answered first. Equal hashes prove that another source has the same file.
 //! Equal tags of two mirrors prove nothing: nginx makes them of size and time only. Those of one address over two routes prove little,
-//! because several machines may answer there: one sample is enough.
+//! because several machines may answer there: one sample is enough, and a server that limits requests or parts gives none.
 //! Otherwise the source that decides is asked for the ends of the ranges that others sent, in this attempt or an earlier one: there
 //! its own bytes go on. If they differ, only bytes of sources that agree with it are kept.
 
