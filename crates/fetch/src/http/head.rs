@@ -143,7 +143,10 @@ impl Head {
         Self {
             status,
             content_range: text(header::CONTENT_RANGE).map(|text| ContentRange::parse(text).ok_or(())),
-            length: text(header::CONTENT_LENGTH).and_then(number),
+            // Chunks have precedence (RFC 9112 §6.3).
+            length: text(header::CONTENT_LENGTH)
+                .filter(|_| !headers.contains_key(header::TRANSFER_ENCODING))
+                .and_then(number),
             validator: Validator::new(text(header::ETAG), text(header::LAST_MODIFIED), date),
             digest: digest("repr-digest").or_else(|| digest("digest")),
             location: text(header::LOCATION).map(str::to_owned),
@@ -289,6 +292,8 @@ mod tests {
         assert!(matches!(head(206, &[range]).judge(200, "/a"), Verdict::Malformed(_)));
         assert!(matches!(head(206, &[]).judge(0, "/a"), Verdict::Malformed(_)));
         assert_eq!(head(200, &[("content-length", "7")]).judge(5, "/a"), Verdict::Whole(Some(7)));
+        let both = [("content-length", "7"), ("transfer-encoding", "chunked")];
+        assert_eq!(head(200, &both).judge(5, "/a"), Verdict::Whole(None));
         let unknown = ("content-range", "bytes 0-9/*");
         assert_eq!(head(206, &[unknown]).judge(0, "/a"), Verdict::Part(0, None));
     }
