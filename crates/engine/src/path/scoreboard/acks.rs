@@ -17,6 +17,11 @@ impl Scoreboard {
         self.largest_acked.map(Fsn)
     }
 
+    /// Bytes that have arrived so far.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.rate.delivered
+    }
+
     /// Handles the ranges of an acknowledgement; calls `tell` for each newly acknowledged packet.
     pub(crate) fn on_ack(
         &mut self,

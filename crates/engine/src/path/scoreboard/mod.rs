@@ -342,11 +342,6 @@ impl Scoreboard {
         self.pipe
     }
 
-    /// Bytes that have arrived so far.
-    pub(crate) fn delivered(&self) -> u64 {
-        self.rate.delivered
-    }
-
     /// True when data may be in flight; surely not when this is false.
     pub(crate) fn has_data(&self) -> bool {
         self.pipe > 0 && self.slots.front().is_some_and(|oldest| oldest.number(self.next) < self.data_end)
