@@ -113,7 +113,7 @@ pub struct Shortage {
     pub needed: u64,
     /// Bytes free.
     pub free: u64,
-    /// Number of further files that fit only if they have not changed.
+    /// Number of further files that fit only if they have not changed, or if holes take no room.
     pub unsure: u64,
 }
 

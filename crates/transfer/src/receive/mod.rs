@@ -33,6 +33,8 @@ mod write;
 pub use offer::{Consent, Offer, OfferedName};
 pub use quota::Quota;
 pub use room::Shortage;
+#[cfg(test)]
+pub(crate) use target::Holes;
 pub use target::{OutputStream, Target, close_output};
 
 use std::io;

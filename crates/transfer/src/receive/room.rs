@@ -6,21 +6,17 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use cap_std::fs::{Dir, OpenOptions};
-
 use super::alike::{has_second, may_be_alike};
 use super::job::FileJob;
-use super::part::{PartFile, owner_only};
+use super::part::PartFile;
 use super::target::{Free, TargetTree};
 use crate::error::TransferError;
 use crate::manifest::{Entry, EntryKind, FileMeta, Links};
-use crate::path::{RelPath, trial_name};
+use crate::path::RelPath;
 use crate::policy::Conflict;
 
 /// Free space that is left to the system where not all files fit; at most a hundredth of it. Unfinished files may take it.
 const RESERVE: u64 = 64 << 20;
-/// The length of a hole that is tried.
-const HOLE: u64 = 64 << 10;
 
 /// The room that the files of an offer lack on the target's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +27,8 @@ pub struct Shortage {
     pub needed: u64,
     /// Bytes free.
     pub free: u64,
-    /// Number of files that fit only if they have not changed: those that they would replace have the same length.
+    /// Number of files that fit only if they have not changed (those that they would replace have the same length), or if
+    /// their holes take no room.
     pub unsure: u64,
 }
 
@@ -68,6 +65,8 @@ struct Need {
     held: u64,
     /// The bytes that it would need if it has changed.
     unsure: u64,
+    /// The bytes that it also needs if its holes take room.
+    holes: u64,
 }
 
 impl Demand<'_> {
@@ -75,15 +74,10 @@ impl Demand<'_> {
     /// no `tree` if the target directory does not exist yet.
     pub fn crowd(&self, ground: &TargetTree, tree: Option<&mut TargetTree>) -> Option<Crowd> {
         let free = ground.free()?;
-        let mut whole = self.files().filter_map(|(.., meta)| meta.size);
-        let has_holes = self.files().any(|(.., meta)| meta.stored() != meta.size);
-        let is_solid = has_holes
-            && whole.try_fold(0, u64::checked_add) > Some(free.bytes)
-            && !holds_holes(ground.root());
-        let free = if is_solid { free.without_holes() } else { free };
         let sum = |needs: &mut dyn Iterator<Item = u64>| needs.fold(0, u64::saturating_add);
         let is_link = |index| self.links.contains_key(&index);
-        let mut most = self.files().filter(|(index, ..)| !is_link(*index)).map(|(.., meta)| free.taken(meta));
+        let mut most =
+            self.files().filter(|(index, ..)| !is_link(*index)).map(|(.., meta)| free.taken(meta).1);
         if sum(&mut most) <= free.bytes {
             // Whatever is there already.
             return None;
@@ -95,13 +89,15 @@ impl Demand<'_> {
         };
         let needs: Vec<Need> = self.files().map(need).collect();
         let needed = sum(&mut needs.iter().map(|need| need.bytes));
-        let may_lack = needs.iter().any(|need| need.unsure > free.bytes.saturating_sub(needed));
+        let rest = free.bytes.saturating_sub(needed);
+        let may_lack = needs.iter().any(|need| need.unsure > rest)
+            || sum(&mut needs.iter().map(|need| need.holes)) > rest;
         if needed <= free.bytes && !may_lack {
             return None;
         }
         let (mut lacks, mut bytes) = (HashMap::new(), 0_u64);
         let reserve = if needed <= free.bytes { 0 } else { RESERVE.min(free.bytes / 100) };
-        let (mut left, unsure) = (free.bytes, needs.iter().map(|need| need.unsure).collect::<Vec<_>>());
+        let (mut left, mut unsure) = (free.bytes, Vec::new());
         for ((index, path, meta), need) in self.files().zip(needs) {
             let need = match self.links.get(&index) {
                 // Without that file, it is one of its own.
@@ -111,6 +107,7 @@ impl Demand<'_> {
             let room = if need.held > 0 { left } else { left.saturating_sub(reserve) };
             if need.bytes <= room {
                 left -= need.bytes;
+                unsure.push((need.unsure, need.holes));
                 continue;
             }
             lacks.insert(index, Lack { needed: need.bytes, left: room });
@@ -124,8 +121,14 @@ impl Demand<'_> {
             EntryKind::Link { .. } => false,
         };
         let is_all = (0..).zip(self.entries).all(is_left_out);
-        // Each of them frees the room of the one that it replaces.
-        let unsure = unsure.into_iter().filter(|bytes| *bytes > left).count() as u64;
+        let mut left_for_holes = left;
+        // Each that replaces another frees the room of that one.
+        unsure.retain(|&(bytes, holes)| {
+            let fits = bytes <= left && holes <= left_for_holes;
+            left_for_holes -= if fits { holes } else { 0 };
+            !fits
+        });
+        let unsure = unsure.len() as u64;
         let shortage = Shortage { files: lacks.len() as u64, needed, free: free.bytes, unsure };
         Some(Crowd { shortage, lacks, bytes, is_all })
     }
@@ -151,46 +154,30 @@ struct Ground<'a> {
 impl<'a> Ground<'a> {
     /// Data on the disk needs no more room, nor does a file that may be alike.
     fn need(&mut self, index: u32, path: &'a RelPath, meta: FileMeta) -> Need {
-        let (whole, (parent, name)) = (self.free.taken(meta), path.split());
+        let ((least, most), (parent, name)) = (self.free.taken(meta), path.split());
+        let new = Need { bytes: least, holes: most - least, ..Need::default() };
         if self.missing == Some(parent) {
-            return Need { bytes: whole, ..Need::default() };
+            return new;
         }
         let Some(Ok(directory)) = self.tree.as_mut().map(|tree| tree.directory(parent)) else {
             self.missing = Some(parent);
-            return Need { bytes: whole, ..Need::default() };
+            return new;
         };
         let found = directory.symlink_metadata(name).ok();
         if found.is_some() && self.demand.conflict.keeps() {
             return Need::default();
         }
         let held = PartFile::held(&directory, name).min(meta.size.unwrap_or(0));
-        let bytes = whole.saturating_sub(held);
+        let [bytes, most] = [least, most].map(|bytes| bytes.saturating_sub(held));
         // The sender's system may report more bytes than can be read.
         let job = FileJob::new(index, path.clone(), meta);
         let alike = found.filter(|found| may_be_alike(&job, found, self.demand.compares_all));
         match alike {
-            None => Need { bytes, held, unsure: 0 },
+            None => Need { bytes, held, unsure: 0, holes: most - bytes },
             Some(found) if has_second(&job, &found) => Need::default(),
-            Some(_) => Need { unsure: bytes, ..Need::default() },
+            Some(_) => Need { unsure: most, ..Need::default() },
         }
     }
-}
-
-/// True if files in the directory can have holes. Tries it with a file, and removes that again; true if it cannot try.
-fn holds_holes(directory: &Dir) -> bool {
-    use cap_std::fs::MetadataExt as _;
-    #[cfg(test)]
-    if directory.exists(crate::tests::SOLID) {
-        return false;
-    }
-    let (name, mut options) = (trial_name("hole"), OpenOptions::new());
-    options.write(true).create_new(true);
-    owner_only(&mut options);
-    let Ok(file) = directory.open_with(&name, &options) else { return true };
-    let found = file.set_len(HOLE).and_then(|()| file.metadata());
-    // If it stays, it is an unfinished file like any other.
-    let _ = directory.remove_file(&name);
-    found.map_or(true, |found| found.blocks() == 0)
 }
 
 impl Crowd {

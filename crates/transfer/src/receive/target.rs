@@ -133,8 +133,17 @@ pub(crate) struct TargetTree {
 pub(crate) struct Free {
     pub bytes: u64,
     piece: u64,
-    /// Whether holes take as much of it as data.
-    is_solid: bool,
+    holes: Holes,
+}
+
+/// Whether a file system stores the holes of a file without taking room for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holes {
+    Free,
+    /// They take as much room as data.
+    Taken,
+    /// It depends on a server or program behind it, or is not known.
+    Unsure,
 }
 
 /// Entries that replace others when all else has arrived.
@@ -309,7 +318,7 @@ impl TargetTree {
     pub fn free(&self) -> Option<Free> {
         #[cfg(test)]
         if self.root.exists(crate::tests::SMALL) {
-            return Some(Free { bytes: 1 << 20, piece: 1, is_solid: false });
+            return Some(Free { bytes: 1 << 20, piece: 1, holes: crate::tests::holes(&self.root) });
         }
         Free::of(&self.root)
     }
@@ -318,11 +327,6 @@ impl TargetTree {
     pub fn ground_of(path: &Path) -> Option<Self> {
         let root = Dir::open_ambient_dir(nearest(path), ambient_authority()).ok()?;
         Some(Self::new(path.to_owned(), root, 0))
-    }
-
-    /// The target directory itself.
-    pub fn root(&self) -> &Dir {
-        &self.root
     }
 
     fn sync_directories(&mut self, paths: &[&String], report: &Report) -> Result<(), TransferError> {
@@ -401,18 +405,41 @@ impl Free {
         let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
         // A file system without blocks, such as ramfs, does not know its size.
         let piece = stat.f_frsize.clamp(1, LARGEST_PIECE);
-        (stat.f_blocks > 0).then_some(Self { bytes, piece, is_solid: false })
+        let holes = rustix::fs::fstatfs(directory).map_or(Holes::Unsure, |stat| {
+            // Its width depends on the processor.
+            let [a, b, c, d, ..] = stat.f_type.to_le_bytes();
+            Holes::on(u32::from_le_bytes([a, b, c, d]))
+        });
+        (stat.f_blocks > 0).then_some(Self { bytes, piece, holes })
     }
 
-    /// The free space of a file system whose files cannot have holes.
-    pub fn without_holes(self) -> Self {
-        Self { is_solid: true, ..self }
+    /// The bytes that a file takes of it: at least, and at most.
+    pub fn taken(&self, meta: FileMeta) -> (u64, u64) {
+        let whole =
+            |bytes: Option<u64>| bytes.unwrap_or(0).checked_next_multiple_of(self.piece).unwrap_or(u64::MAX);
+        let (least, most) = (whole(meta.stored()), whole(meta.size));
+        match self.holes {
+            Holes::Free => (least, least),
+            Holes::Taken => (most, most),
+            Holes::Unsure => (least, most),
+        }
     }
+}
 
-    /// The bytes that a file takes of it.
-    pub fn taken(&self, meta: FileMeta) -> u64 {
-        let bytes = if self.is_solid { meta.size } else { meta.stored() };
-        bytes.unwrap_or(0).checked_next_multiple_of(self.piece).unwrap_or(u64::MAX)
+impl Holes {
+    /// Decides by the type that `statfs` reports. A trial would tell nothing: ZFS reports a block for a hole, and `CephFS` and
+    /// sshfs its length.
+    pub fn on(magic: u32) -> Self {
+        match magic {
+            // ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, ZFS.
+            0xef53 | 0x5846_5342 | 0x9123_683e | 0xf2f5_2010 | 0xca45_1a4e | 0x2fc1_2fc1 => Self::Free,
+            // tmpfs, overlayfs, CephFS.
+            0x0102_1994 | 0x794c_7630 | 0x00c3_6400 => Self::Free,
+            // exFAT, FAT, HFS, HFS+.
+            0x2011_bab0 | 0x4d44 | 0x4244 | 0x482b => Self::Taken,
+            // FUSE, NFS and SMB do not tell what is behind them.
+            _ => Self::Unsure,
+        }
     }
 }
 

@@ -483,7 +483,7 @@ async fn a_link_in_the_place_of_a_directory_is_not_followed_wherever_it_leads() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_exfat_a_sparse_file_that_needs_more_than_there_is_fails_before_it_is_sent() {
+async fn on_exfat_a_sparse_file_that_needs_more_than_there_is_fails_and_the_rest_arrives() {
     let (temp, from, _) = directories(&[("d/x", b"x")]);
     fs::File::create(from.join("d/sparse")).unwrap().set_len(200 << 20).unwrap();
     let types = ["exfat", "exfat-fuse"];
@@ -491,8 +491,11 @@ async fn on_exfat_a_sparse_file_that_needs_more_than_there_is_fails_before_it_is
     let (to, options) = (exfat.0.join("to"), ReceiveOptions::default());
     let received = transfer(&share(&from.join("d")), directory(&to), &options).await.1;
     let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
-    assert!(failures[0].reason.text().starts_with("it does not fit: 209715200 bytes"), "{failures:?}");
-    assert_eq!(names(&to.join("d")), ["x"]);
+    let reasons: Vec<_> = failures.iter().map(|failure| failure.reason.text()).collect();
+    // `exfat-fuse` is a file system in user space like any other: only the write decides.
+    let [reason] = &reasons[..] else { panic!("{reasons:?}") };
+    assert!(reason.starts_with("it does not fit: 209715200 bytes") || reason.contains("full"), "{reason}");
+    assert!(to.join("d/x").exists() && !to.join("d/sparse").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -264,8 +264,13 @@ pub fn reported(size: u64, found: &cap_std::fs::Metadata) -> u64 {
 /// A file of this name in the target simulates a disk with one free megabyte.
 pub const SMALL: &str = "this disk is small";
 
-/// A file of this name in the target simulates a disk whose files have no holes.
-pub const SOLID: &str = "no holes here";
+/// A file of this name in a small target has the type of its file system, in hexadecimal.
+pub const TYPE: &str = "type";
+
+pub fn holes(directory: &Dir) -> crate::receive::Holes {
+    let text = directory.read_to_string(TYPE).unwrap_or_else(|_| "ef53".into());
+    crate::receive::Holes::on(u32::from_str_radix(&text, 16).unwrap())
+}
 
 /// A file of this name in a directory simulates a file system that stores no times.
 pub const TIMELESS: &str = "no times here";

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::{
-    FULL, Gate, SMALL, SOLID, TIGHT, connect, directories, directory, names, noise, share, transfer,
+    FULL, Gate, SMALL, TIGHT, TYPE, connect, directories, directory, names, noise, share, transfer,
     transfer_into, tree,
 };
 use crate::hash::BLOCK;
@@ -517,15 +517,35 @@ async fn a_user_learns_before_that_a_file_fits_beside_the_one_of_its_length_only
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sparse_file_needs_its_whole_length_where_files_have_no_holes() {
-    let (_temp, from, to) = directories(&[("d/b", b"b")]);
-    fs::File::create(from.join("d/sparse")).unwrap().set_len(4 << 20).unwrap();
+async fn a_sparse_file_needs_its_whole_length_where_files_surely_have_no_holes_and_nothing_is_tried() {
+    let (_temp, from, to) = directories(&[("d/b", b"b"), ("d/whole", &noise(1, BLOCK / 2))]);
+    for name in ["d/sparse", "d/very sparse"] {
+        fs::File::create(from.join(name)).unwrap().set_len(400 << 10).unwrap();
+    }
+    fs::File::options().write(true).open(from.join("d/very sparse")).unwrap().set_len(4 << 20).unwrap();
     fs::write(to.join(SMALL), b"").unwrap();
-    assert_eq!(told(&from.join("d"), &to).await, None);
-    assert_eq!(names(&to), [SMALL]);
-    fs::write(to.join(SOLID), b"").unwrap();
-    let shortage = Shortage { files: 1, needed: (4 << 20) + 1, free: BLOCK as u64, unsure: 0 };
-    assert_eq!(told(&from.join("d"), &to).await, Some(shortage));
+    // Writing into the target would change its time.
+    let changed = || fs::metadata(&to).unwrap().modified().unwrap();
+    let (free, whole) = (BLOCK as u64, BLOCK as u64 / 2 + 1);
+    let lacks = Shortage { files: 1, needed: (4 << 20) + (400 << 10) + whole, free, unsure: 0 };
+    let may_lack = Shortage { files: 0, needed: whole, free, unsure: 1 };
+    for (magics, expected) in [
+        // ext4, ZFS, CephFS.
+        (&["ef53", "2fc12fc1", "c36400"][..], None),
+        // exFAT, FAT.
+        (&["2011bab0", "4d44"], Some(lacks)),
+        // FUSE, NFS, SMB, and what does not exist.
+        (&["65735546", "6969", "fe534d42", "1"], Some(may_lack)),
+    ] {
+        for magic in magics {
+            fs::write(to.join(TYPE), magic).unwrap();
+            let before = changed();
+            assert_eq!((told(&from.join("d"), &to).await, changed()), (expected, before), "{magic}");
+        }
+    }
+    // After consent, the disk decides.
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    assert_eq!(received.unwrap().files, 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

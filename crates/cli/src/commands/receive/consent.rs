@@ -178,6 +178,9 @@ fn described(offer: &Offer, target: &str, in_full: bool) -> String {
     text + &shortage
 }
 
+/// When a file fits that is here with the same length, or has holes.
+const CONDITION: &str = "unchanged or stored with holes";
+
 /// How many files do not fit, and why, if any do not.
 fn shortage(offer: &Offer) -> Option<String> {
     let Shortage { files, needed, free, unsure } = offer.shortage?;
@@ -186,8 +189,8 @@ fn shortage(offer: &Offer) -> Option<String> {
     let lacking = format!("{files} of {all} {verb} not fit: {needed} needed, {free} free");
     Some(match (files, unsure) {
         (_, 0) => lacking,
-        (0, _) => format!("{unsure} of {all} {fits} only if unchanged: {free} free"),
-        _ => format!("{lacking}; {unsure} more {fits} only if unchanged"),
+        (0, _) => format!("{unsure} of {all} {fits} only if {CONDITION}: {free} free"),
+        _ => format!("{lacking}; {unsure} more {fits} only if {CONDITION}"),
     })
 }
 
@@ -225,8 +228,9 @@ mod tests {
             let shortage = Some(Shortage { files, needed: 3000, free: 2000, unsure });
             super::shortage(&Offer { shortage, ..offer() }).unwrap()
         };
-        assert_eq!(told(0, 2), "2 of 121 files fit only if unchanged: 2.00 kB free");
-        let both = "1 of 121 files does not fit: 3.00 kB needed, 2.00 kB free; 1 more fits only if unchanged";
+        assert_eq!(told(0, 2), "2 of 121 files fit only if unchanged or stored with holes: 2.00 kB free");
+        let both = "1 of 121 files does not fit: 3.00 kB needed, 2.00 kB free; 1 more fits only if unchanged or \
+                    stored with holes";
         assert_eq!(told(1, 1), both);
     }
 
