@@ -133,12 +133,26 @@ pub(super) fn remove_others(
         tree.shut(),
     ) {
         Ok(removed) => report.add(|summary| summary.removed += removed),
-        Err(error) => match RelPath::parse(inner) {
-            Ok(path) => report.fail(&path, tree.why_stays((directory, inner), &error)),
-            Err(_) => report.warn(&format!("{inner} cannot be removed: {error}")),
+        Err(error) => match (RelPath::parse(inner), path_of_leftover(inner)) {
+            (Ok(path), _) => report.fail(&path, tree.why_stays((directory, inner), &error)),
+            (_, Some(path)) => {
+                let what = "which an earlier copy left of a directory, cannot be removed";
+                report.fail(&path, format!("{name}, {what}: {error}"));
+            }
+            _ => report.warn(&format!("{inner} cannot be removed: {error}")),
         },
     };
     for_others(tree, lists, act, |directory, path| sync_or_note(directory, path, report))
+}
+
+/// The path under which a failure with the directory `inner`, which was moved aside, is reported: that of before, or else of
+/// the directory that it is in.
+fn path_of_leftover(inner: &str) -> Option<RelPath> {
+    let (parent, aside) = inner.rsplit_once('/').unwrap_or(("", inner));
+    let before = moved_aside(aside).and_then(|name| RelPath::parse(&join(parent, name)).ok());
+    // The target itself has no path: the name without its ends, which is a hash, stands for it.
+    let hash = || RelPath::parse(aside.trim_start_matches('.').split('.').next()?).ok();
+    is_aside_name(aside).then(|| before.or_else(|| RelPath::parse(parent).ok()).or_else(hash))?
 }
 
 /// How much room the entries take that would be removed if all had arrived, for a user whose disk is full: a renamed file
@@ -240,4 +254,41 @@ fn aliases<'a>(
 fn has_mode(found: &Metadata, mode: u16) -> bool {
     use cap_std::fs::MetadataExt as _;
     found.mode() & 0o777 == u32::from(mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+    use crate::path::aside_name;
+
+    #[test]
+    fn what_is_left_of_a_directory_and_cannot_be_removed_is_a_failure_each_time() {
+        let temp = tempfile::tempdir().unwrap();
+        let long = "x".repeat(100);
+        for name in ["d", &long] {
+            let aside = temp.path().join(aside_name(name));
+            fs::create_dir(&aside).unwrap();
+            fs::write(aside.join(OsStr::from_bytes(b"\xff")), "").unwrap();
+        }
+        for _ in 0..2 {
+            let (mut tree, report) = (TargetTree::open(temp.path(), false).unwrap(), Report::default());
+            remove_others(&mut tree, (&[], &[]), &report).unwrap();
+            let finished = report.finish();
+            let Err(TransferError::Incomplete { failures, .. }) = finished else { panic!("{finished:?}") };
+            let mut texts: Vec<_> = failures.iter().map(|failure| format!("{failure:?}")).collect();
+            texts.sort_by_key(|text| !text.contains("\"d\""));
+            assert!(
+                texts.len() == 2 && texts[0].contains("\"d\"") && texts[0].contains(&aside_name("d")),
+                "{texts:?}"
+            );
+            assert!(texts[1].contains(&aside_name(&long)), "{texts:?}");
+        }
+        let before = |path: &str| path_of_leftover(path).unwrap().as_str().to_owned();
+        assert_eq!(before(&format!("a/{}", aside_name("d"))), "a/d");
+        assert_eq!(before(&format!("a/{}", aside_name(&long))), "a");
+    }
 }
