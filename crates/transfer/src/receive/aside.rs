@@ -8,7 +8,7 @@ use std::io;
 
 use cap_std::fs::{Dir, Metadata};
 
-use super::remove::{check, remove, remove_checked};
+use super::remove::{check, is_same, remove, remove_checked};
 use super::shut::Shut;
 use crate::path::{RelPath, aside_name};
 use crate::report::Report;
@@ -33,12 +33,14 @@ pub(super) fn check_safe(why_unsafe: Option<&str>) -> io::Result<()> {
 /// Renames the complete entry `from` to `name`, where a directory may be. On an error, both are as before.
 pub(super) fn replace(directory: &Dir, (from, name): (&str, &str), clearing: Clearing<'_>) -> io::Result<()> {
     let Clearing { report, path, shut, why_unsafe } = clearing;
-    let is_directory = |name: &str| directory.symlink_metadata(name).ok().filter(Metadata::is_dir);
-    let Some(found) = is_directory(name) else { return directory.rename(from, directory, name) };
+    let entry = |name: &str| directory.symlink_metadata(name).ok();
+    let Some(found) = entry(name).filter(Metadata::is_dir) else {
+        return directory.rename(from, directory, name);
+    };
     check_safe(why_unsafe)?;
     check(directory, OsStr::new(name), shut)?;
     let aside = aside_name(name);
-    if let Some(left) = is_directory(&aside) {
+    if let Some(left) = entry(&aside) {
         remove(directory, &aside, &left, shut)?;
     }
     let mut removed = 0;
@@ -49,26 +51,63 @@ pub(super) fn replace(directory: &Dir, (from, name): (&str, &str), clearing: Cle
             report.add(|summary| summary.removed += removed);
             return cleared.and_then(|()| directory.rename(from, directory, name));
         }
+        // Another copy has moved it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return directory.rename(from, directory, name);
+        }
         moved => moved?,
     }
-    let back = |error: io::Error| match directory.rename(&aside, directory, name) {
-        Ok(()) => error,
-        Err(_) => io::Error::new(error.kind(), format!("{error}; the directory of its name is now {aside}")),
-    };
-    directory.rename(from, directory, name).map_err(back)?;
-    let cleared = remove_checked(directory, (&aside, &found), shut, &mut removed);
+    // It may be what another copy has put in the place of the one that was found.
+    let moved = Moved { directory, name, aside: &aside, found: entry(&aside).unwrap_or(found) };
+    let placed = entry(from);
+    directory.rename(from, directory, name).map_err(|error| moved.put_back(error))?;
+    let cleared = remove_checked(directory, (&aside, &moved.found), shut, &mut removed);
     report.add(|summary| summary.removed += removed);
     match cleared {
-        Err(error) if removed == 0 => {
-            directory.rename(name, directory, from)?;
-            Err(back(error))
-        }
-        Err(error) => {
+        Err(error) if removed == 0 && moved.take_away(placed.as_ref(), from) => Err(moved.put_back(error)),
+        Err(error) if moved.is_there() => {
             let what = "it is in place, but what is left of the directory that it replaced cannot be removed";
             report.fail(path, format!("{what}: {aside}: {error}"));
             Ok(())
         }
-        Ok(()) => Ok(()),
+        _ => Ok(()),
+    }
+}
+
+/// A directory that was moved aside. Another copy into this target may remove it or put it back at any time.
+struct Moved<'a> {
+    directory: &'a Dir,
+    name: &'a str,
+    aside: &'a str,
+    found: Metadata,
+}
+
+impl Moved<'_> {
+    /// True if it still is where it was moved to.
+    fn is_there(&self) -> bool {
+        self.directory.symlink_metadata(self.aside).is_ok_and(|now| is_same(&now, &self.found))
+    }
+
+    /// Gives it its name again if it is there, and says in the error where it is if not under its name.
+    fn put_back(&self, error: io::Error) -> io::Error {
+        let with = |what: &str| io::Error::new(error.kind(), format!("{error}; {what}"));
+        if self.is_there() {
+            return match self.directory.rename(self.aside, self.directory, self.name) {
+                Ok(()) => error,
+                Err(_) => with(&format!("the directory of its name is now {}", self.aside)),
+            };
+        }
+        match self.directory.symlink_metadata(self.name) {
+            Ok(now) if now.is_dir() => with("another copy has put a directory there"),
+            _ => error,
+        }
+    }
+
+    /// Renames the `placed` entry to `from` again, if the directory is there to be put back and the entry is no other copy's.
+    fn take_away(&self, placed: Option<&Metadata>, from: &str) -> bool {
+        let now = self.directory.symlink_metadata(self.name);
+        let is_placed = now.is_ok_and(|now| placed.is_some_and(|placed| is_same(&now, placed)));
+        self.is_there() && is_placed && self.directory.rename(self.name, self.directory, from).is_ok()
     }
 }
 
@@ -138,5 +177,43 @@ mod tests {
         let reason = failures[0].reason.text();
         assert!(reason.contains(&format!("cannot be removed: {}: ", aside_name("d"))), "{reason}");
         assert_eq!(fs::read(at.join(aside_name("d")).join("b")).unwrap(), b"d/b");
+    }
+
+    #[test]
+    fn a_placed_entry_keeps_its_name_if_another_copy_has_the_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = temp.path();
+        let directory = Dir::open_ambient_dir(at, cap_std::ambient_authority()).unwrap();
+        let found = |name: &str| directory.symlink_metadata(name).unwrap();
+        fs::create_dir(at.join("aside")).unwrap();
+        for name in ["d", "other"] {
+            fs::write(at.join(name), name).unwrap();
+        }
+        let moved = Moved { directory: &directory, name: "d", aside: "aside", found: found("aside") };
+        let placed = found("d");
+        // The file of its name is another copy's.
+        assert!(!moved.take_away(Some(&found("other")), "new"));
+        // The directory is removed by another copy, or moved aside once more.
+        fs::rename(at.join("aside"), at.join("elsewhere")).unwrap();
+        for is_another in [false, true] {
+            if is_another {
+                fs::create_dir(at.join("aside")).unwrap();
+            }
+            assert!(!moved.take_away(Some(&placed), "new"));
+            assert_eq!(fs::read(at.join("d")).unwrap(), b"d");
+        }
+        fs::remove_dir(at.join("aside")).unwrap();
+        // It is put back by another copy.
+        fs::remove_file(at.join("d")).unwrap();
+        fs::rename(at.join("elsewhere"), at.join("d")).unwrap();
+        let error = moved.put_back(io::ErrorKind::IsADirectory.into()).to_string();
+        assert!(error.ends_with("another copy has put a directory there"), "{error}");
+        // It is there.
+        fs::rename(at.join("d"), at.join("aside")).unwrap();
+        fs::rename(at.join("other"), at.join("d")).unwrap();
+        assert!(moved.take_away(Some(&found("d")), "new"));
+        let error = moved.put_back(io::ErrorKind::PermissionDenied.into()).to_string();
+        assert!(!error.contains("another copy") && at.join("d").is_dir(), "{error}");
+        assert_eq!(fs::read(at.join("new")).unwrap(), b"other");
     }
 }

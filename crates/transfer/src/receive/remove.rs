@@ -19,8 +19,18 @@ pub(super) fn remove(directory: &Dir, name: &str, found: &Metadata, shut: Shut) 
     Ok(count)
 }
 
-/// An error if something in the directory `name`, or that itself, could not be removed, or is on another file system.
+/// An error if something in the directory `name`, or that itself, could not be removed, or is on another file system. What
+/// another copy removes meanwhile is none.
 pub(super) fn check(directory: &Dir, name: &OsStr, shut: Shut) -> io::Result<()> {
+    or_gone(check_found(directory, name, shut))
+}
+
+/// No error if something is gone, as another copy into this target may have removed it.
+fn or_gone(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+fn check_found(directory: &Dir, name: &OsStr, shut: Shut) -> io::Result<()> {
     use cap_std::fs::MetadataExt as _;
     let found = directory.symlink_metadata(name)?;
     let is_another = || directory.dir_metadata().map(|parent| found.is_dir() && found.dev() != parent.dev());
@@ -57,8 +67,18 @@ fn is_mounted(directory: &Dir, name: &OsStr) -> bool {
         .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Removes a checked file or directory, and counts the entries. A directory that stays has its mode again.
+/// Removes a checked file or directory, and counts the entries. A directory that stays has its mode again. What another copy
+/// removes meanwhile is removed, and not counted.
 pub(super) fn remove_checked(
+    directory: &Dir,
+    (name, found): (&str, &Metadata),
+    shut: Shut,
+    count: &mut u64,
+) -> io::Result<()> {
+    or_gone(remove_found(directory, (name, found), shut, count))
+}
+
+fn remove_found(
     directory: &Dir,
     (name, found): (&str, &Metadata),
     shut: Shut,
@@ -84,7 +104,10 @@ pub(super) fn remove_checked(
 fn empty(directory: &Dir, shut: Shut, count: &mut u64) -> io::Result<()> {
     for name in names(directory)? {
         let name = name.to_str().ok_or_else(|| io::Error::other("a name in it is not UTF-8"))?.to_owned();
-        let found = directory.symlink_metadata(&name)?;
+        let found = match directory.symlink_metadata(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?,
+        };
         remove_checked(directory, (&name, &found), shut, count)?;
     }
     Ok(())
@@ -180,5 +203,23 @@ mod tests {
             umount2(&at, MntFlags::MNT_DETACH).unwrap();
         }
         assert_eq!(remove(&directory, "d", &found, Shut::Opens).unwrap(), 4);
+    }
+
+    #[test]
+    fn what_another_copy_has_removed_is_no_error() {
+        let temp = tempfile::tempdir().unwrap();
+        let directory = Dir::open_ambient_dir(temp.path(), cap_std::ambient_authority()).unwrap();
+        fs::create_dir(temp.path().join("d")).unwrap();
+        fs::write(temp.path().join("a"), "a").unwrap();
+        for name in ["d", "a"] {
+            let found = directory.symlink_metadata(name).unwrap();
+            let inner = directory.open_dir_nofollow("d");
+            assert_eq!(remove(&directory, name, &found, Shut::Opens).unwrap(), 1);
+            assert_eq!(remove(&directory, name, &found, Shut::Opens).unwrap(), 0);
+            // It is open already.
+            if let Ok(inner) = inner {
+                assert_eq!(or_gone(empty(&inner, Shut::Opens, &mut 0)).ok(), Some(()));
+            }
+        }
     }
 }
