@@ -1,7 +1,8 @@
 //! Puts an entry in the place of a directory, which is whole until then.
 //!
 //! The directory is moved aside, the entry gets its name, and the directory is cleared. An attempt that is killed in between
-//! leaves the one that was moved: the next copy puts it back if its name is free, or else clears it if it may remove.
+//! leaves the one that was moved: the next copy puts it back if its name is free, or else clears it if it may remove. It has
+//! another name from when its clearing begins, and never comes back.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,7 +11,7 @@ use cap_std::fs::{Dir, Metadata};
 
 use super::remove::{check, is_same, remove, remove_checked};
 use super::shut::Shut;
-use crate::path::{RelPath, aside_name};
+use crate::path::{PART_SUFFIX, RelPath, aside_name, is_aside_name};
 use crate::report::Report;
 
 /// How a directory is removed for its replacement.
@@ -30,6 +31,16 @@ pub(super) fn check_safe(why_unsafe: Option<&str>) -> io::Result<()> {
     why_unsafe.map_or(Ok(()), stays)
 }
 
+/// The name of the directory `aside`, which was moved there, when it is no longer whole: with one end more.
+fn clearing_name(aside: &str) -> String {
+    format!("{aside}{PART_SUFFIX}")
+}
+
+/// The name of a directory that may not be whole when it was.
+pub(super) fn when_whole(clearing: &str) -> Option<&str> {
+    clearing.strip_suffix(PART_SUFFIX).filter(|aside| is_aside_name(aside))
+}
+
 /// Renames the complete entry `from` to `name`, where a directory may be. On an error, both are as before.
 pub(super) fn replace(directory: &Dir, (from, name): (&str, &str), clearing: Clearing<'_>) -> io::Result<()> {
     let Clearing { report, path, shut, why_unsafe } = clearing;
@@ -40,8 +51,11 @@ pub(super) fn replace(directory: &Dir, (from, name): (&str, &str), clearing: Cle
     check_safe(why_unsafe)?;
     check(directory, OsStr::new(name), shut)?;
     let aside = aside_name(name);
-    if let Some(left) = entry(&aside) {
-        remove(directory, &aside, &left, shut)?;
+    let clearing = clearing_name(&aside);
+    for left in [&aside, &clearing] {
+        if let Some(found) = entry(left) {
+            remove(directory, left, &found, shut)?;
+        }
     }
     let mut removed = 0;
     match directory.rename(name, directory, &aside) {
@@ -58,16 +72,19 @@ pub(super) fn replace(directory: &Dir, (from, name): (&str, &str), clearing: Cle
         moved => moved?,
     }
     // It may be what another copy has put in the place of the one that was found.
-    let moved = Moved { directory, name, aside: &aside, found: entry(&aside).unwrap_or(found) };
+    let mut moved = Moved { directory, name, aside: &aside, found: entry(&aside).unwrap_or(found) };
     let placed = entry(from);
     directory.rename(from, directory, name).map_err(|error| moved.put_back(error))?;
-    let cleared = remove_checked(directory, (&aside, &moved.found), shut, &mut removed);
+    if directory.rename(&aside, directory, &clearing).is_ok() {
+        moved.aside = &clearing;
+    }
+    let cleared = remove_checked(directory, (moved.aside, &moved.found), shut, &mut removed);
     report.add(|summary| summary.removed += removed);
     match cleared {
         Err(error) if removed == 0 && moved.take_away(placed.as_ref(), from) => Err(moved.put_back(error)),
         Err(error) if moved.is_there() => {
             let what = "it is in place, but what is left of the directory that it replaced cannot be removed";
-            report.fail(path, format!("{what}: {aside}: {error}"));
+            report.fail(path, format!("{what}: {}: {error}", moved.aside));
             Ok(())
         }
         _ => Ok(()),
@@ -175,8 +192,15 @@ mod tests {
         let finished = report.finish();
         let Err(TransferError::Incomplete { failures, .. }) = finished else { panic!("{finished:?}") };
         let reason = failures[0].reason.text();
-        assert!(reason.contains(&format!("cannot be removed: {}: ", aside_name("d"))), "{reason}");
-        assert_eq!(fs::read(at.join(aside_name("d")).join("b")).unwrap(), b"d/b");
+        // What is no longer whole has another name.
+        let clearing = clearing_name(&aside_name("d"));
+        assert!(reason.contains(&format!("cannot be removed: {clearing}: ")), "{reason}");
+        assert_eq!(fs::read(at.join(&clearing).join("b")).unwrap(), b"d/b");
+        assert_eq!(when_whole(&clearing), Some(aside_name("d").as_str()));
+        for len in 1..=255 {
+            let aside = aside_name(&"x".repeat(len));
+            assert!(when_whole(&aside).is_none() && clearing_name(&aside).len() <= 143, "length {len}");
+        }
     }
 
     #[test]

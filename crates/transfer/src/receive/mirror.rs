@@ -12,6 +12,7 @@ use cap_fs_ext::DirExt as _;
 use cap_std::fs::{Dir, Metadata};
 
 use super::alike::{has_second, has_time};
+use super::aside::when_whole;
 use super::job::FileJob;
 use super::part::{FileId, set_attributes, set_mode, set_modified, system_time};
 use super::place::open;
@@ -89,15 +90,26 @@ impl Planner {
     /// Puts back what a copy that was killed has moved aside in the directory at `path`, if its name is free.
     pub(super) fn put_back(&mut self, path: &str) {
         let Some(mirror) = self.mirror else { return };
-        let Ok(directory) = self.tree.directory(path) else { return };
-        let names = names(&directory).unwrap_or_default();
-        for aside in names.iter().filter_map(|name| name.to_str()).filter(|name| is_aside_name(name)) {
-            let name = moved_aside(aside).filter(|name| directory.symlink_metadata(name).is_err());
-            if name.is_some_and(|name| directory.rename(aside, &directory, name).is_ok()) || mirror.delete {
-                continue;
-            }
+        if let Ok(directory) = self.tree.directory(path) {
+            put_back(&directory, path, mirror.delete, &self.report);
+        }
+    }
+}
+
+/// Puts back the whole directories that were moved aside in `directory` if their names are free. Names the others, unless
+/// the copy removes them.
+fn put_back(directory: &Dir, path: &str, delete: bool, report: &Report) {
+    let names = names(directory).unwrap_or_default();
+    for aside in names.iter().filter_map(|name| name.to_str()).filter(|name| is_aside_name(name)) {
+        let whole = moved_aside(aside).filter(|_| when_whole(aside).is_none());
+        let name = whole.filter(|name| directory.symlink_metadata(name).is_err());
+        if let Some(name) = name.filter(|name| directory.rename(aside, directory, name).is_ok()) {
+            let path = join(path, name);
+            report
+                .warn(&format!("{path} is there again: an earlier copy that was cut off had moved it aside"));
+        } else if !delete {
             let path = join(path, aside);
-            self.report.warn(&format!(
+            report.warn(&format!(
                 "{path} is what an earlier copy left of a directory; remove it, or sync with `--delete`"
             ));
         }
@@ -149,7 +161,8 @@ pub(super) fn remove_others(
 /// the directory that it is in.
 fn path_of_leftover(inner: &str) -> Option<RelPath> {
     let (parent, aside) = inner.rsplit_once('/').unwrap_or(("", inner));
-    let before = moved_aside(aside).and_then(|name| RelPath::parse(&join(parent, name)).ok());
+    let before = moved_aside(when_whole(aside).unwrap_or(aside))
+        .and_then(|name| RelPath::parse(&join(parent, name)).ok());
     // The target itself has no path: the name without its ends, which is a hash, stands for it.
     let hash = || RelPath::parse(aside.trim_start_matches('.').split('.').next()?).ok();
     is_aside_name(aside).then(|| before.or_else(|| RelPath::parse(parent).ok()).or_else(hash))?
@@ -263,7 +276,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt as _;
 
     use super::*;
-    use crate::path::aside_name;
+    use crate::path::{PART_SUFFIX, aside_name};
 
     #[test]
     fn what_is_left_of_a_directory_and_cannot_be_removed_is_a_failure_each_time() {
@@ -289,6 +302,29 @@ mod tests {
         }
         let before = |path: &str| path_of_leftover(path).unwrap().as_str().to_owned();
         assert_eq!(before(&format!("a/{}", aside_name("d"))), "a/d");
+        assert_eq!(before(&format!("a/{}{PART_SUFFIX}", aside_name("d"))), "a/d");
         assert_eq!(before(&format!("a/{}", aside_name(&long))), "a");
+    }
+
+    #[test]
+    fn only_a_whole_directory_is_put_back_and_that_is_said() {
+        let temp = tempfile::tempdir().unwrap();
+        let clearing = format!("{}{PART_SUFFIX}", aside_name("e"));
+        for name in [&aside_name("d"), &clearing] {
+            fs::create_dir(temp.path().join(name)).unwrap();
+        }
+        let (mut tree, report) = (TargetTree::open(temp.path(), false).unwrap(), Report::default());
+        put_back(&tree.directory("").unwrap(), "", false, &report);
+        let names = names(&tree.directory("").unwrap()).unwrap();
+        assert_eq!(names, BTreeSet::from([clearing.as_str().into(), "d".into()]));
+        let warnings = report.finish().unwrap().warnings;
+        let has = |text: &str| warnings.iter().any(|warning| warning.starts_with(text));
+        assert!(has("d is there again") && has(&format!("{clearing} is what")), "{warnings:?}");
+        // A copy that removes removes it.
+        let report = Report::default();
+        put_back(&tree.directory("").unwrap(), "", true, &report);
+        fs::remove_dir(temp.path().join("d")).unwrap();
+        remove_others(&mut tree, (&[], &[]), &report).unwrap();
+        assert_eq!(report.finish().unwrap().removed, 1);
     }
 }
