@@ -83,7 +83,7 @@ pub(super) fn replace(directory: &Dir, (from, name): (&str, &str), clearing: Cle
     match cleared {
         Err(error) if removed == 0 && moved.take_away(placed.as_ref(), from) => Err(moved.put_back(error)),
         Err(error) if moved.is_there() => {
-            let what = "it is in place, but what is left of the directory that it replaced cannot be removed";
+            let what = "it is in place, but the rest of the directory that it replaced cannot be removed";
             report.fail(path, format!("{what}: {}: {error}", moved.aside));
             Ok(())
         }
@@ -192,7 +192,7 @@ mod tests {
         let finished = report.finish();
         let Err(TransferError::Incomplete { failures, .. }) = finished else { panic!("{finished:?}") };
         let reason = failures[0].reason.text();
-        // What is no longer whole has another name.
+        // A directory that is no longer whole has another name.
         let clearing = clearing_name(&aside_name("d"));
         assert!(reason.contains(&format!("cannot be removed: {clearing}: ")), "{reason}");
         assert_eq!(fs::read(at.join(&clearing).join("b")).unwrap(), b"d/b");

@@ -19,8 +19,8 @@ pub(super) fn remove(directory: &Dir, name: &str, found: &Metadata, shut: Shut) 
     Ok(count)
 }
 
-/// An error if something in the directory `name`, or that itself, could not be removed, or is on another file system. What
-/// another copy removes meanwhile is none.
+/// An error if something in the directory `name`, or that itself, could not be removed, or is on another file system. No error
+/// if another copy removes it meanwhile.
 pub(super) fn check(directory: &Dir, name: &OsStr, shut: Shut) -> io::Result<()> {
     or_gone(check_found(directory, name, shut))
 }
@@ -67,8 +67,8 @@ fn is_mounted(directory: &Dir, name: &OsStr) -> bool {
         .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Removes a checked file or directory, and counts the entries. A directory that stays has its mode again. What another copy
-/// removes meanwhile is removed, and not counted.
+/// Removes a checked file or directory, and counts the entries. A directory that stays has its mode again. Entries that
+/// another copy removes meanwhile are not counted.
 pub(super) fn remove_checked(
     directory: &Dir,
     (name, found): (&str, &Metadata),

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use super::{
     FULL, Gate, SMALL, TIGHT, TYPE, connect, directories, directory, names, noise, share, transfer,
@@ -508,6 +509,9 @@ async fn a_user_learns_before_that_a_file_fits_beside_the_one_of_its_length_only
     let (_temp, from, to) = directories(&[("d/a", &noise(1, 2 * BLOCK)), ("d/b", b"b")]);
     fs::create_dir(to.join("d")).unwrap();
     fs::write(to.join("d/a"), noise(2, 2 * BLOCK)).unwrap();
+    // Otherwise both may get the time of one tick.
+    let other = fs::File::options().write(true).open(to.join("d/a")).unwrap();
+    other.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     fs::write(to.join(SMALL), b"").unwrap();
     let shortage = Shortage { files: 0, needed: 1, free: BLOCK as u64, unsure: 1 };
     assert_eq!(told(&from.join("d"), &to).await, Some(shortage));
